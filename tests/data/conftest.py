@@ -1,53 +1,41 @@
-"""What the tests of data share: the real files, an ingest that fails whole, and what is on disk."""
-
-from __future__ import annotations
+"""Fixtures of the tests of data: real files, a web server, refused sources, and watched calls of fsync."""
 
 import os
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from bigkernel.data.corpus import Corpus
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
 from bigkernel.errors import DataError
 
-DATA = Path(os.environ.get("BIGKERNEL_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
-
 
 @pytest.fixture
-def data_file() -> Callable[[str], Path]:
+def data_file(data_dir):
     """The path of a real file, or a skip with its reason."""
 
-    def find(name: str) -> Path:
-        if not (DATA / name).is_file():
-            pytest.skip(f"{DATA / name} is not there; BIGKERNEL_DATA says where the data files are")
-        return DATA / name
+    def path_of(name):
+        if not (data_dir / name).is_file():
+            pytest.skip(f"{data_dir / name} is not there; BIGKERNEL_DATA says where the data files are")
+        return data_dir / name
 
-    return find
+    return path_of
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Callable[..., Corpus]:
+def load(tmp_path):
     """Open a source and ingest it into a fresh corpus."""
-
-    def run(path: Path, *, classes: Any = "auto", **options: Any) -> Corpus:
-        return ingest(open_source(path, **options), tmp_path / "loaded", classes=classes)
-
-    return run
+    return lambda path, **options: ingest(open_source(path, **options), tmp_path / "loaded")
 
 
 @pytest.fixture
-def flip() -> Callable[[Path, int], None]:
-    """Flip one bit of a file, drawn by the seed."""
+def flip():
+    """Flip one bit of a file, chosen by the seed."""
 
-    def run(path: Path, seed: int) -> None:
+    def run(path, seed):
         content = bytearray(path.read_bytes())
         bit = int(np.random.default_rng(seed).integers(8 * len(content)))
         content[bit // 8] ^= 1 << bit % 8
@@ -57,12 +45,12 @@ def flip() -> Callable[[Path, int], None]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Any], Any]]:
+def serve():
     """Answer requests to a free port of 127.0.0.1 by a handler; the server has a `url`, and an event `leave`."""
     servers = []
 
-    def start(handler: Any) -> Any:
-        server: Any = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    def start(handler):
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         server.daemon_threads = True
         server.url, server.leave = f"http://127.0.0.1:{server.server_address[1]}", threading.Event()
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -79,14 +67,13 @@ def serve() -> Iterator[Callable[[Any], Any]]:
 
 
 @pytest.fixture
-def refused(tmp_path: Path) -> Callable[..., str]:
-    """The message of the DataError that stops an ingest, after which nothing may stand at the target."""
+def refused(tmp_path):
+    """The message of the DataError that stops an ingest, after which no target may exist."""
 
-    def run(path: Path, *, classes: Any = "auto", **options: Any) -> str:
-        target = tmp_path / "refused"
+    def run(path, **options):
         with pytest.raises(DataError) as caught:
-            ingest(open_source(path, **options), target, classes=classes)
-        assert not target.exists()
+            ingest(open_source(path, **options), tmp_path / "refused")
+        assert not (tmp_path / "refused").exists()
         assert os.path.basename(path) in str(caught.value)
         return str(caught.value)
 
@@ -102,19 +89,19 @@ class Synchronised:
 
 
 @pytest.fixture
-def synchronised(monkeypatch: pytest.MonkeyPatch) -> Synchronised:
+def synchronised(monkeypatch):
     """Watches `os.fsync` and `os.replace`."""
-    found, fsync, replace = Synchronised(), os.fsync, os.replace
+    calls, fsync, replace = Synchronised(), os.fsync, os.replace
 
-    def note(descriptor: int) -> None:
+    def note(descriptor):
         fsync(descriptor)
-        found.after.add(os.fstat(descriptor).st_ino)
+        calls.after.add(os.fstat(descriptor).st_ino)
 
-    def rename(*paths: str) -> None:
+    def rename(*paths):
         replace(*paths)
-        found.before_renames.append(found.after)
-        found.after = set()
+        calls.before_renames.append(calls.after)
+        calls.after = set()
 
     monkeypatch.setattr("os.fsync", note)
     monkeypatch.setattr("os.replace", rename)
-    return found
+    return calls

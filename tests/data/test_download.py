@@ -1,6 +1,4 @@
-"""Data sets from mirrors: a server on loopback plays all of them, the good and the bad."""
-
-from __future__ import annotations
+"""Data sets from mirrors: a server on loopback plays all of them, good and bad ones."""
 
 import gzip
 import hashlib
@@ -40,7 +38,7 @@ def endless(handler):
             return
 
 
-# what each path does: the body that it sends (and how long it says that is), or a function
+# path -> the body that is sent (and its stated length), or a function that answers
 ANSWERS = {
     "right": PACKED,
     "plain": CONTENT,
@@ -58,7 +56,7 @@ ANSWERS = {
 
 class Mirror(BaseHTTPRequestHandler):
     def do_GET(self):
-        self.server.asked.append(self.path)
+        self.server.requested.append(self.path)
         answer = ANSWERS[self.path.strip("/")]
         if callable(answer):
             answer(self)
@@ -74,26 +72,25 @@ class Mirror(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *args):
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def mirror(serve):
-    """A server of which `mirror.file("missing", "right")` is a file with these mirrors."""
+    """A server; `mirror.file("missing", "right")` is a file with these mirrors."""
     server = serve(Mirror)
-    server.asked, server.broken_off = [], threading.Event()
+    server.requested, server.broken_off = [], threading.Event()
     digest = hashlib.sha256(CONTENT).hexdigest()
-    server.file = lambda *paths: RemoteFile(
-        "d.gz", len(CONTENT), digest, tuple(f"{server.url}/{path}" for path in paths)
-    )
+    urls = lambda paths: tuple(f"{server.url}/{path}" for path in paths)  # noqa: E731
+    server.file = lambda *paths: RemoteFile("d.gz", len(CONTENT), digest, urls(paths))
     return server
 
 
-def test_the_first_mirror_with_the_right_content_is_taken(mirror, tmp_path):
+def test_the_first_mirror_with_the_right_content_is_used(mirror, tmp_path):
     done = fetch_file(mirror.file("missing", "other", "right", "plain"), tmp_path / "new" / "folder")
     assert done.path.read_bytes() == PACKED
     assert urlsplit(done.mirror).path == "/right"
-    assert mirror.asked == ["/missing", "/other", "/right"]
+    assert mirror.requested == ["/missing", "/other", "/right"]
     assert "HTTP status 404" in done.failures[0]
     assert f"sent unexpected content (SHA-256 {hashlib.sha256(gzip.decompress(OTHER)).hexdigest()}" in done.failures[1]
     assert [path.name for path in done.path.parent.iterdir()] == ["d.gz"]
@@ -111,7 +108,7 @@ def test_the_first_mirror_with_the_right_content_is_taken(mirror, tmp_path):
         ("endless", "sent more than 81,920 bytes, expected a smaller file"),
     ],
 )
-def test_a_bad_mirror_is_named_with_what_it_did_and_nothing_is_left(mirror, tmp_path, path, expected):
+def test_a_bad_mirror_is_named_with_its_fault_and_no_file_remains(mirror, tmp_path, path, expected):
     with pytest.raises(DataError, match="download failed from all mirrors") as caught:
         fetch_file(mirror.file(path), tmp_path)
     assert f"/{path}: " in str(caught.value)
@@ -121,7 +118,7 @@ def test_a_bad_mirror_is_named_with_what_it_did_and_nothing_is_left(mirror, tmp_
     assert path != "endless" or mirror.broken_off.wait(5)
 
 
-def test_a_mirror_that_hangs_or_is_not_there_is_left_after_a_bounded_wait(mirror, tmp_path):
+def test_a_mirror_that_hangs_or_is_unreachable_is_skipped_after_a_timeout(mirror, tmp_path):
     file = mirror.file("hanging", "right")
     away = replace(file, mirrors=("http://127.0.0.1:1/d.gz", *file.mirrors))
     done = fetch_file(away, tmp_path, wait_seconds=0.3)
@@ -132,27 +129,27 @@ def test_a_mirror_that_hangs_or_is_not_there_is_left_after_a_bounded_wait(mirror
 
 
 @pytest.mark.parametrize("path", ["plain", "encoded", "right"])
-def test_the_content_counts_however_it_came(mirror, tmp_path, path):
+def test_content_is_compared_after_decompression(mirror, tmp_path, path):
     stored = fetch_file(mirror.file(path), tmp_path).path.read_bytes()
     assert (gzip.decompress(stored) if stored[:2] == b"\x1f\x8b" else stored) == CONTENT
 
 
-def test_what_is_there_is_kept_and_nobody_is_asked(mirror, tmp_path):
+def test_an_existing_file_is_kept_without_a_request(mirror, tmp_path):
     (tmp_path / "d.gz").write_bytes(gzip.compress(CONTENT, 1))
     before = (tmp_path / "d.gz").read_bytes()
     assert fetch_file(mirror.file("right"), tmp_path).mirror == ""
-    assert (mirror.asked, (tmp_path / "d.gz").read_bytes()) == ([], before)
+    assert (mirror.requested, (tmp_path / "d.gz").read_bytes()) == ([], before)
 
 
 @pytest.mark.parametrize("content", [OTHER, PACKED[:-20], b"", CONTENT + b"more"])
-def test_other_content_of_the_same_name_is_left_alone(mirror, tmp_path, content):
+def test_an_existing_file_of_other_content_is_not_replaced(mirror, tmp_path, content):
     (tmp_path / "d.gz").write_bytes(content)
     with pytest.raises(DataError, match="file exists with content other than"):
         fetch_file(mirror.file("right"), tmp_path)
-    assert (mirror.asked, (tmp_path / "d.gz").read_bytes()) == ([], content)
+    assert (mirror.requested, (tmp_path / "d.gz").read_bytes()) == ([], content)
 
 
-def test_every_data_set_has_two_mirrors_a_file_and_says_what_comes_next():
+def test_every_file_has_two_mirrors_and_every_data_set_commands_that_use_it():
     for dataset in DATASETS.values():
         names = {file.name for file in dataset.files}
         for file in dataset.files:
@@ -163,7 +160,7 @@ def test_every_data_set_has_two_mirrors_a_file_and_says_what_comes_next():
 
 
 @pytest.mark.parametrize("name", sorted(DATASETS))
-def test_the_pinned_digests_are_those_of_the_real_files(data_dir, name):
+def test_pinned_digests_match_the_real_files(data_dir, name):
     for file in DATASETS[name].files:
         assert download.is_there(file, data_dir)
 
@@ -173,14 +170,14 @@ def test_the_pinned_digests_are_those_of_the_real_files(data_dir, name):
 
 @pytest.fixture
 def run(mirror, monkeypatch):
-    """`bigkernel fetch` of a data set "wine" that the server on loopback has."""
+    """`bigkernel fetch` of a data set "wine" on the server."""
     dataset = Dataset("a file", (mirror.file("missing", "right"),), ("bigkernel ingest {dir}/d.gz d.corpus",))
     monkeypatch.setattr(download, "DATASETS", {"wine": dataset})
     monkeypatch.setattr("bigkernel.cli.fetch.DATASETS", {"wine": dataset})
     return lambda *arguments: CliRunner().invoke(main, ["fetch", "wine", *map(str, arguments)])
 
 
-def test_the_command_says_where_the_file_came_from_and_what_to_ingest_next(run, tmp_path):
+def test_the_command_prints_the_mirror_and_the_next_command(run, tmp_path):
     result = run(tmp_path / "new dir")
     assert result.exit_code == 0
     assert "from 127.0.0.1" in result.stdout

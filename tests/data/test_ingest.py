@@ -1,4 +1,4 @@
-"""From files to a corpus: labels, several files, splits by hash, and what an ingest leaves behind."""
+"""From files to a corpus: labels, several files, splits by hash."""
 
 import hashlib
 from dataclasses import replace
@@ -22,7 +22,7 @@ Y = np.arange(1000) % 3
 
 @pytest.fixture
 def archive(tmp_path):
-    """Save rows and labels, and open them."""
+    """Save rows and labels as .npz, and open the file as a source."""
 
     def save(name, x=X, y=Y):
         np.savez(tmp_path / f"{name}.npz", x=x, **({} if y is None else {"y": y}))
@@ -53,26 +53,27 @@ def archive(tmp_path):
 )
 def test_labels_become_classes_or_numbers(archive, tmp_path, y, classes, stored, dtype):
     corpus = ingest(archive("a", X[:3], np.array(y)), tmp_path / "c", classes=classes)
-    found = corpus.column("y")
-    assert (corpus.info.classes, found.dtype) == (stored, dtype)
+    labels = corpus.column("y")
+    assert (corpus.info.classes, labels.dtype) == (stored, dtype)
     assert all(type(label) in (int, str) for label in corpus.info.classes)
     expected = [-1 if label == "-1" else stored.index(label) for label in y] if isinstance(y[0], str) else y
-    assert np.array_equal(found, expected, equal_nan=True)
-    assert [looked.damage for looked in walk(corpus.path, "corpus")] == [None, None]
+    assert np.array_equal(labels, expected, equal_nan=True)
+    assert [chunk.damage for chunk in walk(corpus.path, "corpus")] == [None, None]
 
 
 def test_up_to_a_thousand_integers_are_classes():
-    def found(*blocks, classes="auto"):
+    def n_classes(*blocks, classes="auto"):
         labelling = Labelling(classes)
         for y in blocks:
             labelling.encode(y, "p", 0)
         return len(labelling.decide("p").classes)
 
     missing = np.full(2, -1)
-    assert [found(np.arange(n), missing) for n in (1000, 1001, 5000)] == [1000, 0, 0]
-    assert (found(np.arange(5000), classes=True), found(np.arange(600), np.arange(600, 1500))) == (5000, 0)
+    assert [n_classes(np.arange(n), missing) for n in (1000, 1001, 5000)] == [1000, 0, 0]
+    assert n_classes(np.arange(5000), classes=True) == 5000
+    assert n_classes(np.arange(600), np.arange(600, 1500)) == 0
     with pytest.raises(DataError, match="more than 65,536 distinct classes"):
-        found(np.arange(70_000).astype(str))
+        n_classes(np.arange(70_000).astype(str))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_up_to_a_thousand_integers_are_classes():
         (None, True, "needs labels"),
     ],
 )
-def test_labels_that_cannot_be_told_are_refused(archive, tmp_path, y, classes, expected):
+def test_ambiguous_and_invalid_labels_are_refused(archive, tmp_path, y, classes, expected):
     with pytest.raises(DataError, match=expected):
         ingest(archive("a", X[:3], None if y is None else np.array(y)), tmp_path / "c", classes=classes)
     assert not (tmp_path / "c").exists()
@@ -96,7 +97,7 @@ def test_labels_that_cannot_be_told_are_refused(archive, tmp_path, y, classes, e
 # ---- several files
 
 
-def test_rows_follow_file_after_file_with_their_domain(archive, tmp_path):
+def test_rows_of_several_files_are_in_order_with_a_domain_for_each(archive, tmp_path):
     corpus = ingest([archive("a"), archive("b", X[:10] + 1, Y[:10] + 5)], tmp_path / "c", chunk_rows=64)
     assert np.array_equal(corpus.array("x")[:], np.concatenate([X, X[:10] + 1]))
     assert np.array_equal(corpus.column("y"), np.concatenate([Y, Y[:10] + 5]))
@@ -106,7 +107,7 @@ def test_rows_follow_file_after_file_with_their_domain(archive, tmp_path):
     assert corpus.info.source == f"domain 0: a.npz sha256:{digests[0]}, domain 1: b.npz sha256:{digests[1]}"
 
 
-def test_names_of_several_files_share_one_list_of_classes(archive, tmp_path):
+def test_class_names_of_several_files_share_one_list(archive, tmp_path):
     sources = [archive("a", X[:3], np.array(["b", "d", "b"])), archive("b", X[:2], np.array(["c", "a"]))]
     corpus = ingest(sources, tmp_path / "c")
     assert (corpus.info.classes, corpus.column("y").tolist()) == (("a", "b", "c", "d"), [1, 3, 1, 2, 0])
@@ -121,13 +122,13 @@ def test_names_of_several_files_share_one_list_of_classes(archive, tmp_path):
         (X, None, "labels: found no labels, expected labels as in .*a.npz"),
     ],
 )
-def test_the_first_file_that_differs_is_named_with_both_values(archive, tmp_path, x, y, expected):
+def test_the_first_differing_file_is_named_with_both_values(archive, tmp_path, x, y, expected):
     with pytest.raises(DataError, match=rf"b.npz: {expected}"):
         ingest([archive("a"), archive("b", x, y), archive("c", X[:, :2])], tmp_path / "c")
     assert not (tmp_path / "c").exists()
 
 
-def test_errors_count_the_rows_of_their_own_file(archive, tmp_path):
+def test_errors_name_the_row_within_its_file(archive, tmp_path):
     bad = X.copy()
     bad[7, 1] = np.nan
     with pytest.raises(DataError, match=r"b.npz: found rows with NaN or infinite values in x, the first are \[7\]"):
@@ -142,7 +143,7 @@ def test_errors_count_the_rows_of_their_own_file(archive, tmp_path):
 # ---- splits
 
 
-def test_a_split_puts_every_row_on_one_side_by_the_hash_of_the_folds(archive, tmp_path):
+def test_a_split_assigns_rows_by_the_hash_of_the_folds(archive, tmp_path):
     split = Split({"test": 0.25}, seed=3)
     rest = ingest(archive("a"), tmp_path / "train.corpus", split=split, chunk_rows=64)
     test = open_corpus(tmp_path / "train-test.corpus")
@@ -155,7 +156,7 @@ def test_a_split_puts_every_row_on_one_side_by_the_hash_of_the_folds(archive, tm
     assert (test.info.name, test.info.classes) == ("a test", (0, 1, 2))
 
 
-def test_a_row_stays_on_its_side_whatever_follows_it(archive, tmp_path):
+def test_the_split_of_a_row_does_not_depend_on_later_rows(archive, tmp_path):
     split = Split({"test": 0.3})
     one = split.sides(0, 100)
     assert np.array_equal(split.sides(0, 1000)[:100], one)
@@ -164,18 +165,17 @@ def test_a_row_stays_on_its_side_whatever_follows_it(archive, tmp_path):
     ingest([archive("a", X[:60], Y[:60]), archive("b")], tmp_path / "c", split=split)
     ingest([archive("a"), archive("b")], tmp_path / "d", split=split)
     for side in ("", "test"):
-        found = [open_corpus(split_path(tmp_path / name, side)) for name in "cd"]
-        second = [corpus.array("x")[:][corpus.column("domain") == 1] for corpus in found]
+        corpora = [open_corpus(split_path(tmp_path / name, side)) for name in "cd"]
+        second = [corpus.array("x")[:][corpus.column("domain") == 1] for corpus in corpora]
         assert np.array_equal(*second)
 
 
-def test_a_split_without_groups_and_a_share_whose_place_is_taken_or_that_stays_empty_are_refused(archive, tmp_path):
+def test_a_split_without_groups_or_rows_or_onto_an_existing_path_is_refused(archive, tmp_path):
     (tmp_path / "c-test").mkdir()
     with pytest.raises(DataError, match="c-test: already exists"):
         ingest(archive("a"), tmp_path / "c", split=Split({"test": 0.3}))
-    with pytest.raises(
-        DataError, match=r"d-test: found no row in this split among 5 rows \(test=0.001 by row, seed 0\)"
-    ):
+    message = r"d-test: found no row in this split among 5 rows \(test=0.001 by row, seed 0\)"
+    with pytest.raises(DataError, match=message):
         ingest(archive("a", X[:5], Y[:5]), tmp_path / "d", split=Split({"test": 0.001}))
     with pytest.raises(DataError, match="a split by group needs groups, found none"):
         ingest(archive("a"), tmp_path / "e", split=Split({"test": 0.3}, by="group"))
@@ -193,6 +193,6 @@ def test_a_split_without_groups_and_a_share_whose_place_is_taken_or_that_stays_e
         ({"test": 0.1}, {"by": "column"}, "expected by row or group, found 'column'"),
     ],
 )
-def test_impossible_splits_are_refused(shares, options, expected):
+def test_invalid_splits_are_refused(shares, options, expected):
     with pytest.raises(ConfigError, match=expected):
         Split(shares, **options)

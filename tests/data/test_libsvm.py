@@ -1,4 +1,4 @@
-"""LIBSVM text: what is read, and every line that is refused."""
+"""LIBSVM text: valid files are read, and bad lines are refused by their number."""
 
 import gzip
 import re
@@ -21,9 +21,8 @@ def lines(tmp_path):
     """Write text as a file of this format."""
 
     def write(text, name="rows.svm"):
-        path = tmp_path / name
-        path.write_text(text)
-        return path
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
 
     return write
 
@@ -37,7 +36,7 @@ def test_pairs_become_dense_rows_of_float32(lines, load):
 @given(
     x=hnp.arrays(np.float64, (7, 5), elements=st.sampled_from([0.0, 1.5, -2.25, 1e-30, 3e7])), zero_based=st.booleans()
 )
-def test_what_scikit_learn_writes_is_read(tmp_path_factory, x, zero_based):
+def test_files_of_scikit_learn_are_read(tmp_path_factory, x, zero_based):
     path = tmp_path_factory.mktemp("svm") / "rows.txt"
     y = np.arange(7) - 0.5
     dump_svmlight_file(x, y, str(path), zero_based=zero_based, comment="made by scikit-learn")
@@ -47,7 +46,7 @@ def test_what_scikit_learn_writes_is_read(tmp_path_factory, x, zero_based):
     assert np.array_equal(np.concatenate([labels for _, labels in blocks]), y)
 
 
-def test_many_small_blocks_are_the_rows_of_one(lines, monkeypatch):
+def test_small_blocks_hold_the_rows_of_one_large_block(lines, monkeypatch):
     text = "".join(f"{row % 3} {row % 7 + 1}:{row} 9:1\n" for row in range(500))
     whole = open_source(lines(text))
     (x, y), *rest = whole.blocks()
@@ -60,7 +59,7 @@ def test_many_small_blocks_are_the_rows_of_one(lines, monkeypatch):
     assert np.array_equal(np.concatenate([labels for _, labels in cut]), y)
 
 
-def test_the_content_tells_the_format_gzip_or_plain(lines, tmp_path):
+def test_the_format_is_recognised_with_and_without_gzip(lines, tmp_path):
     path = lines("# c\n1 1:2\n", name="rows.txt")
     assert open_source(path).format == "libsvm"
     path.write_bytes(gzip.compress(path.read_bytes()))
@@ -94,7 +93,7 @@ def test_the_content_tells_the_format_gzip_or_plain(lines, tmp_path):
         ("1 99999999999999999999:1", "expected an index up to 16,777,216, found 99999999999999999999"),
     ],
 )
-def test_a_bad_line_is_refused_by_its_number(lines, refused, line, expected):
+def test_a_bad_line_is_refused_with_its_number(lines, refused, line, expected):
     message = refused(lines(f"1 1:1 2:2\n# a comment\n{line}\n2 1:1\n"), format="libsvm")
     assert re.search(rf"line 3: {expected}", message), message
 
@@ -103,7 +102,7 @@ def test_more_features_than_stated_are_refused(lines, refused):
     assert "line 2: expected" in refused(lines("1 1:1\n1 4:1\n"), features=3)
 
 
-def test_a_file_that_ends_within_a_line_is_refused(lines, refused, tmp_path):
+def test_a_truncated_file_is_refused(lines, refused, tmp_path):
     message = refused(lines("1 1:1\n1 1:0.25"))
     assert "line 2: the file ends within this line, at b'1 1:0.25', and may be truncated" in message
     path = tmp_path / "cut.svm.gz"
@@ -111,21 +110,18 @@ def test_a_file_that_ends_within_a_line_is_refused(lines, refused, tmp_path):
     assert "truncated: the compressed data end early" in refused(path)
 
 
-def test_files_of_one_corpus_state_their_features_where_their_largest_indices_differ(lines, tmp_path):
+def test_files_with_different_largest_indices_need_a_number_of_features(lines, tmp_path):
     paths = [lines("1 1:1 4:1\n2 2:1\n"), lines("1 1:1\n2 2:1\n", name="test.svm")]
-    with pytest.raises(
-        DataError,
-        match=r"test.svm: features: found 2, expected 4 as in .*rows.svm; .*set the number of features .*--features",
-    ):
+    message = r"test.svm: features: found 2, expected 4 as in .*rows.svm; .*set the number of features .*--features"
+    with pytest.raises(DataError, match=message):
         ingest([open_source(path) for path in paths], tmp_path / "c")
     assert ingest([open_source(path, features=4) for path in paths], tmp_path / "c").shape == (4, 4)
 
 
-def test_files_without_a_row_or_a_pair_are_refused(lines, refused):
+def test_files_without_rows_or_features_are_refused(lines, refused):
     assert "no line with a label" in refused(lines("# nothing\n"), format="libsvm")
-    assert "found no index:value pair in 2 lines; set the number of features" in refused(
-        lines("1\n2\n"), format="libsvm"
-    )
+    message = refused(lines("1\n2\n"), format="libsvm")
+    assert "found no index:value pair in 2 lines; set the number of features" in message
     with pytest.raises(ConfigError, match="features: expected 1 to 16,777,216, found 0"):
         open_source(lines("1 1:1\n"), features=0)
 
@@ -137,7 +133,7 @@ def test_memory_does_not_grow_with_the_file(lines):
     assert most < 1.1 * least
 
 
-def test_a_wide_row_is_made_dense_a_few_rows_at_a_time(lines):
+def test_wide_rows_are_read_in_blocks_of_one_row(lines):
     source = open_source(lines("1 1000000:1\n" * 9))
     assert [len(x) for x, _ in source.blocks()] == [1] * 9
     assert libsvm.recognises(b"1 1000000:1\n")

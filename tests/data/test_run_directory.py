@@ -1,14 +1,14 @@
-"""Runs: a job that dies anywhere goes on to the same last bit; another job is refused; damage is done again."""
+"""Runs: a resumed job gives the same bits, another job is refused, and damaged results are computed again."""
 
 import dataclasses
 import json
 import shutil
-from pathlib import Path
 
 import dask
 import numpy as np
 import pytest
 import zarr
+from drivers import leftovers
 from numpy.testing import assert_array_equal
 from probes import Sums, Touch
 
@@ -44,7 +44,7 @@ def touch(tmp_path):
 
 @pytest.fixture
 def clean():
-    """The total of a sweep without a run."""
+    """The digest of a sweep without a run."""
     return zarr_arrays.digest(sweep(as_rows(X), Sums(D), client="serial").total)
 
 
@@ -52,11 +52,7 @@ def bits(swept):
     return zarr_arrays.digest(swept.total)
 
 
-def leftovers(path):
-    return [file for file in Path(path).rglob("*") if file.name.endswith((".partial", ".old"))]
-
-
-def test_a_finished_run_is_read_and_not_computed_again(tmp_path, touch, clean):
+def test_a_finished_run_is_read_and_not_recomputed(tmp_path, touch, clean):
     first = sweep(as_rows(X), Sums(D, touch), client="serial", run=tmp_path / "run")
     computed = touch.starts()
     assert len(computed) == 5
@@ -90,36 +86,36 @@ def chunk_of(node):
     return next(file for file in sorted((node / "sum").rglob("*")) if file.is_file() and file.name != "zarr.json")
 
 
-def say(receipt, **changed):
-    """Change what a receipt says, and seal it again."""
+def rewrite(receipt, **changed):
+    """Change entries of a receipt, and seal it again."""
     write_sealed(receipt, {**read_sealed(receipt), **changed})
 
 
 DAMAGE = {  # of the partial result of a segment, and of its receipt
-    "bit of a chunk": lambda part, receipt: flip(chunk_of(part)),
-    "truncated chunk": lambda part, receipt: chunk_of(part).write_bytes(b"\0" * 7),
-    "zeroed chunk": lambda part, receipt: chunk_of(part).write_bytes(bytes(chunk_of(part).stat().st_size)),
-    "deleted chunk": lambda part, receipt: chunk_of(part).unlink(),
-    "chunk of another partial": lambda part, receipt: shutil.copy(chunk_of(part.with_name("0-3")), chunk_of(part)),
-    "truncated metadata": lambda part, receipt: (part / "sum" / "zarr.json").write_text("{"),
-    "deleted metadata": lambda part, receipt: (part / "zarr.json").unlink(),
-    "deleted receipt": lambda part, receipt: receipt.unlink(),
-    "empty receipt": lambda part, receipt: receipt.write_text(""),
-    "receipt of another kind": lambda part, receipt: receipt.write_text("[1, 2]"),
-    "receipt of another segment": lambda part, receipt: shutil.copy(receipt.with_name("0-3.json"), receipt),
-    "text for a number": lambda part, receipt: say(receipt, elapsed="long"),
-    "text for a time of a stage": lambda part, receipt: say(receipt, seconds={"read": "long"}),
-    "number that is none": lambda part, receipt: say(receipt, ended=float("nan")),
-    "name of another segment": lambda part, receipt: say(receipt, node="0-3"),
-    "directory for a receipt": lambda part, receipt: [receipt.unlink(), (receipt / "inside").mkdir(parents=True)],
-    "directory for a chunk": lambda part, receipt: [place := chunk_of(part), place.unlink(), place.mkdir()],
-    "file for a partial": lambda part, receipt: [shutil.rmtree(part), part.write_text("")],
-    "link to nowhere for a receipt": lambda part, receipt: [receipt.unlink(), receipt.symlink_to("nowhere")],
+    "bit of a chunk": lambda partial, receipt: flip(chunk_of(partial)),
+    "truncated chunk": lambda partial, receipt: chunk_of(partial).write_bytes(b"\0" * 7),
+    "zeroed chunk": lambda partial, receipt: chunk_of(partial).write_bytes(bytes(chunk_of(partial).stat().st_size)),
+    "deleted chunk": lambda partial, receipt: chunk_of(partial).unlink(),
+    "chunk of another": lambda partial, receipt: shutil.copy(chunk_of(partial.with_name("0-3")), chunk_of(partial)),
+    "truncated metadata": lambda partial, receipt: (partial / "sum" / "zarr.json").write_text("{"),
+    "deleted metadata": lambda partial, receipt: (partial / "zarr.json").unlink(),
+    "deleted receipt": lambda partial, receipt: receipt.unlink(),
+    "empty receipt": lambda partial, receipt: receipt.write_text(""),
+    "receipt of another kind": lambda partial, receipt: receipt.write_text("[1, 2]"),
+    "receipt of another segment": lambda partial, receipt: shutil.copy(receipt.with_name("0-3.json"), receipt),
+    "text for a number": lambda partial, receipt: rewrite(receipt, elapsed="long"),
+    "text for a time of a stage": lambda partial, receipt: rewrite(receipt, seconds={"read": "long"}),
+    "number that is none": lambda partial, receipt: rewrite(receipt, ended=float("nan")),
+    "name of another segment": lambda partial, receipt: rewrite(receipt, node="0-3"),
+    "directory for a receipt": lambda partial, receipt: [receipt.unlink(), (receipt / "inside").mkdir(parents=True)],
+    "directory for a chunk": lambda partial, receipt: [place := chunk_of(partial), place.unlink(), place.mkdir()],
+    "file for a partial": lambda partial, receipt: [shutil.rmtree(partial), partial.write_text("")],
+    "link to nowhere for a receipt": lambda partial, receipt: [receipt.unlink(), receipt.symlink_to("nowhere")],
 }
 
 
-def segments_only(rows, statistic, path):
-    """A run whose segments are all published, and none merged."""
+def publish_segments(rows, statistic, path):
+    """Publish all segments of a run, and merge none."""
     store = Run(str(path))
     steps = plan_sweep(rows, statistic)
     store.begin(identity(rows, statistic, steps, settings()), resume=False)
@@ -128,9 +124,9 @@ def segments_only(rows, statistic, path):
 
 
 @pytest.mark.parametrize("damage", list(DAMAGE))
-def test_a_damaged_segment_alone_is_computed_again(tmp_path, touch, clean, damage):
+def test_a_damaged_segment_is_recomputed(tmp_path, touch, clean, damage):
     rows, statistic = as_rows(X), Sums(D, touch)
-    segments_only(rows, statistic, tmp_path / "run")
+    publish_segments(rows, statistic, tmp_path / "run")
     before = touch.starts()
     DAMAGE[damage](tmp_path / "run" / "partials" / "0-2", tmp_path / "run" / "receipts" / "0-2.json")
     resumed = sweep(rows, statistic, client="serial", run=tmp_path / "run", resume=True)
@@ -140,9 +136,9 @@ def test_a_damaged_segment_alone_is_computed_again(tmp_path, touch, clean, damag
     assert leftovers(tmp_path / "run") == []
 
 
-def test_a_damaged_merge_is_done_again_from_its_segments(tmp_path, touch, clean):
+def test_a_damaged_merge_is_recomputed_from_its_segments(tmp_path, touch, clean):
     rows, statistic = as_rows(X), Sums(D, touch)
-    job, partials = segments_only(rows, statistic, tmp_path / "run")
+    job, partials = publish_segments(rows, statistic, tmp_path / "run")
     merge(job, "1-1", partials[2], partials[3])
     flip(chunk_of(tmp_path / "run" / "partials" / "1-1"))
     before = touch.starts()
@@ -152,7 +148,7 @@ def test_a_damaged_merge_is_done_again_from_its_segments(tmp_path, touch, clean)
     assert touch.starts() == sorted([*before, 44, 66])
 
 
-def test_reading_a_partial_back_checks_its_digest(tmp_path):
+def test_the_digest_of_a_partial_result_is_checked(tmp_path):
     store = Run(str(tmp_path / "run"))
     store.begin({"a": "1"}, resume=False)
     values = {"sum": X[0].copy(), "empty": np.zeros((2, 0))}
@@ -201,7 +197,7 @@ OTHER_JOBS = {
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory):
-    """The run of `moments()`, finished; nobody changes it."""
+    """The finished run of `moments()`, which no test changes."""
     path = tmp_path_factory.mktemp("finished") / "run"
     with dask.config.set(SMALL_STEPS):
         sweep(as_rows(X, Y), moments(), client="serial", run=path)
@@ -209,7 +205,7 @@ def finished_run(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", list(OTHER_JOBS))
-def test_another_job_is_refused_and_the_field_named(finished_run, name):
+def test_another_job_is_refused_with_the_changed_field(finished_run, name):
     before = {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")}
     rows, statistic = OTHER_JOBS[name]()
     with pytest.raises(ResumeMismatchError, match=r"another job: [\w.]+ was '?\w+.* now it is '?\w+") as caught:
@@ -226,22 +222,18 @@ def test_another_version_of_a_package_is_refused(finished_run, monkeypatch, pack
         sweep(as_rows(X, Y), moments(), client="serial", run=finished_run, resume=True)
 
 
-def test_a_corpus_that_was_exchanged_is_another_job(tmp_path, make_corpus):
+def test_another_corpus_under_the_same_path_is_refused(tmp_path, make_corpus):
     noise = np.random.default_rng(0).integers(0, 256, (2, N, D), dtype=np.uint8)  # both of one size on disk
-    rows = as_rows(make_corpus(noise[0]))
-    sweep(rows, Sums(D), client="serial", run=tmp_path / "run")
-    make_corpus(noise[1], name="other")
-    (tmp_path / "corpus").rename(tmp_path / "before")
-    (tmp_path / "other").rename(tmp_path / "corpus")
-    rows = as_rows(bigkernel.open_corpus(tmp_path / "corpus"))
+    sweep(as_rows(make_corpus(noise[0])), Sums(D), client="serial", run=tmp_path / "run")
+    shutil.rmtree(tmp_path / "corpus")
     with pytest.raises(ResumeMismatchError, match="rows was"):
-        sweep(rows, Sums(D), client="serial", run=tmp_path / "run", resume=True)
+        sweep(as_rows(make_corpus(noise[1])), Sums(D), client="serial", run=tmp_path / "run", resume=True)
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"{}", b'{"job": null}', b'{"job": 3}', b'{"job": []}', b"\xff\xfe"]
 )
-def test_a_manifest_that_cannot_be_read_is_refused(finished_run, tmp_path, content):
+def test_an_unreadable_manifest_is_refused(finished_run, tmp_path, content):
     shutil.copytree(finished_run, tmp_path / "run")
     (tmp_path / "run" / "manifest.json").write_bytes(content)
     with pytest.raises(ResumeMismatchError, match="run"):
@@ -251,7 +243,7 @@ def test_a_manifest_that_cannot_be_read_is_refused(finished_run, tmp_path, conte
 # ---------------------------------------------------------------- large arrays of a job
 
 
-def test_large_arrays_are_kept_by_digest_and_come_back(tmp_path):
+def test_large_arrays_are_stored_by_digest(tmp_path):
     store = Run(str(tmp_path / "run"))
     store.begin({}, resume=False)
     large, small = np.random.default_rng(0).normal(size=(3000, 4)), np.ones(3)
@@ -265,6 +257,9 @@ def test_large_arrays_are_kept_by_digest_and_come_back(tmp_path):
     assert_array_equal(attached.features.landmarks, large)
     assert fingerprint(attached) == fingerprint(statistic)
     assert detach(statistic, store).features.landmarks == detached.features.landmarks
+    in_tuple = detach(Targets(1, classes=(large.ravel(), 3)), store)
+    assert isinstance(in_tuple.classes[0], ArrayRef)
+    assert_array_equal(attach(in_tuple, store.path).classes[0], large.ravel())
 
 
 def test_a_changed_array_of_a_job_is_refused(tmp_path):
@@ -289,7 +284,7 @@ def test_a_fingerprint_depends_on_content_alone():
     assert fingerprint((1, 2)) == fingerprint([1, 2])
 
 
-def test_a_json_file_is_there_whole_or_not_at_all(tmp_path):
+def test_a_json_file_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "a.json"
     run_directory.write_json(path, {"a": 1})
     with pytest.raises(TypeError):
@@ -298,21 +293,13 @@ def test_a_json_file_is_there_whole_or_not_at_all(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_json_file_is_on_the_disk_before_it_has_its_name(tmp_path, synchronised):
+def test_a_json_file_is_synchronised_before_it_is_renamed(tmp_path, synchronised):
     run_directory.write_json(tmp_path / "a.json", {"a": 1})
     assert synchronised.before_renames == [{(tmp_path / "a.json").stat().st_ino}]
 
 
-def test_large_arrays_in_tuples_are_kept_apart_too(tmp_path):
-    large = np.arange(20_000.0)
-    run = Run(tmp_path / "run")
-    apart = detach(Targets(1, classes=(large, 3)), run)
-    assert isinstance(apart.classes[0], ArrayRef)
-    assert_array_equal(attach(apart, str(run.path)).classes[0], large)
-
-
-def test_a_partial_without_dimensions_is_checked_as_any(tmp_path):
+def test_an_array_without_dimensions_is_checked(tmp_path):
     array = zarr.create_array(tmp_path / "a", shape=(), dtype="f8")
     array[...] = 3.0
-    (found,) = check.check_chunks(array, "a", lambda *_: "")
-    assert not found.damage
+    (checked,) = check.check_chunks(array, "a", lambda *_: "")
+    assert not checked.damage

@@ -1,4 +1,4 @@
-"""Corpora from Python: what arrays, frames and generators hold comes back; rows of a corpus are read as of an array."""
+"""Corpora from Python: arrays, frames and generators are stored; a corpus is indexed like an array."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -28,11 +28,11 @@ FRAME = pd.DataFrame(X, columns=list("pqrs"))
 LAZY = dd.from_pandas(FRAME, npartitions=3)
 
 
-def pieces(*columns, size=40):
+def batches(*columns, size=40):
     return (tuple(column[i : i + size] for column in columns) for i in range(0, N, size))
 
 
-GIVEN = {
+SOURCES = {
     "array": (X, CODES),
     "lists": (X.tolist(), CODES.tolist()),
     "names": (X, NAMES),
@@ -42,27 +42,27 @@ GIVEN = {
     "pandas": (FRAME, pd.Series(NAMES)),
     "arrow": (pa.Table.from_pandas(FRAME), pa.chunked_array([NAMES])),
     "dask frame": (LAZY, dd.from_pandas(pd.Series(CODES), npartitions=2)),
-    "pictures": (X.reshape(N, 2, 2), CODES),
-    "stored pictures": (zarr.array(X.reshape(N, 2, 2)), CODES),
+    "images": (X.reshape(N, 2, 2), CODES),
+    "stored images": (zarr.array(X.reshape(N, 2, 2)), CODES),
     "sparse matrix": (sparse.csr_array(X), CODES),
     "generator": (None, CODES),
 }
 
 
-@pytest.mark.parametrize("kind", GIVEN)
-def test_rows_and_classes_come_back(kind, tmp_path):
-    given, y = GIVEN[kind]
-    corpus = write_corpus(tmp_path / "c", *((pieces(X, CODES),) if kind == "generator" else (given, y)), chunk_rows=50)
+@pytest.mark.parametrize("kind", SOURCES)
+def test_rows_and_classes_are_stored(kind, tmp_path):
+    given, y = SOURCES[kind]
+    corpus = write_corpus(tmp_path / "c", *((batches(X, CODES),) if kind == "generator" else (given, y)), chunk_rows=50)
     assert_array_equal(np.asarray(corpus), X)
     assert_array_equal(corpus.column("y"), CODES)
     named = kind in ("names", "names as objects", "pandas", "arrow")
     assert corpus.info.classes == (("a", "b", "c") if named else (0, 1, 2))
-    assert corpus.info.image_shape == ((2, 2) if "pictures" in kind else None)
+    assert corpus.info.image_shape == ((2, 2) if "images" in kind else None)
     assert (corpus.chunk_rows, corpus.info.complete) == (50, True)
     assert corpus.head(3)["y"].tolist() == (NAMES if named else CODES)[:3].tolist()
 
 
-def test_a_corpus_keeps_dtypes_columns_and_what_stands_for_no_label(tmp_path):
+def test_dtypes_columns_and_missing_labels_are_kept(tmp_path):
     pixels, weight, y = (X > 0).astype(np.uint8), rng.uniform(size=N), np.where(CODES == 2, np.nan, X[:, 0])
     corpus = write_corpus(tmp_path / "c", pixels, y, weight=weight, group=CODES, image_shape=(2, 2), name="digits")
     assert (corpus.dtype, corpus.columns, corpus.info.name) == ("uint8", ("y", "weight", "group"), "digits")
@@ -75,38 +75,34 @@ def test_a_corpus_keeps_dtypes_columns_and_what_stands_for_no_label(tmp_path):
     unlabelled = write_corpus(tmp_path / "u", X, np.where(CODES == 1, "-1", NAMES))
     assert_array_equal(unlabelled.column("y") == -1, CODES == 1)
     assert unlabelled.info.classes == ("a", "c")
-    assert write_corpus(tmp_path / "p", pieces(X, NAMES)).info.classes == ("a", "b", "c")
+    assert write_corpus(tmp_path / "p", batches(X, NAMES)).info.classes == ("a", "b", "c")
     assert write_corpus(tmp_path / "n", X, CODES, classes=False).column("y").dtype == np.float64
 
 
 REFUSED = {
-    "no piece": (lambda: (iter(()),), {}, "at least one row, found none"),
-    "no row": (lambda: (X[:0],), {}, "at least one row, found none"),
-    "labels beside pieces": (lambda: (pieces(X), CODES), {}, r"pair \(X, y\)"),
-    "too few labels": (lambda: (X, CODES[:3]), {}, "y: expected one value per row, found fewer"),
-    "pictures of another size": (lambda: (X,), {"image_shape": (3, 2)}, "expected 4 pixels as in a row, found 3×2 = 6"),
-    "NaN": (lambda: (np.where(X[7, 2] == X, np.nan, X),), {}, r"the first are \[7\]"),
-    "text": (lambda: (FRAME.assign(t="x"),), {}, r"expected numeric columns, found t: \w+"),
-    "pieces of other widths": (lambda: (iter([X, X[:, :2]]),), {}, "batch 1 of X: expected rows of 4 features"),
-    "pieces without labels": (
+    "no batch": (lambda: (iter(()),), "at least one row, found none"),
+    "no row": (lambda: (X[:0],), "at least one row, found none"),
+    "labels and batches": (lambda: (batches(X), CODES), r"pair \(X, y\)"),
+    "too few labels": (lambda: (X, CODES[:3]), "y: expected one value per row, found fewer"),
+    "images of another size": (lambda: (X,), "expected 4 pixels as in a row, found 3×2 = 6", {"image_shape": (3, 2)}),
+    "NaN": (lambda: (np.where(X[7, 2] == X, np.nan, X),), r"the first are \[7\]"),
+    "text": (lambda: (FRAME.assign(t="x"),), r"expected numeric columns, found t: \w+"),
+    "batches of other widths": (lambda: (iter([X, X[:, :2]]),), "batch 1 of X: expected rows of 4 features"),
+    "batches without labels": (
         lambda: (iter([(X, CODES), X]),),
-        {},
-        "expected rows of 4 features with y as in the first batch, found 4 with no column",
+        "with y as in the first batch, found 4 with no",
     ),
-    "labels of two kinds": (
-        lambda: (iter([(X, CODES), (X, NAMES)]),),
-        {},
-        "row 0: found labels that are names, unlike the earlier",
-    ),
-    "too few lazy labels": (lambda: (LAZY, da.zeros(90)), {}, "y: expected one value per row, found fewer"),
-    "too many lazy labels": (lambda: (LAZY, da.zeros(140)), {}, "found 140"),
+    "labels of two kinds": (lambda: (iter([(X, CODES), (X, NAMES)]),), "row 0: found labels that are names, unlike"),
+    "too few lazy labels": (lambda: (LAZY, da.zeros(90)), "y: expected one value per row, found fewer"),
+    "too many lazy labels": (lambda: (LAZY, da.zeros(140)), "found 140"),
 }
 
 
-@pytest.mark.parametrize("arguments, options, said", REFUSED.values(), ids=REFUSED)
-def test_what_is_no_corpus_is_refused_and_leaves_nothing(arguments, options, said, tmp_path):
-    with pytest.raises(DataError, match=said):
-        write_corpus(tmp_path / "c", *arguments(), **options)
+@pytest.mark.parametrize("case", REFUSED)
+def test_invalid_rows_and_labels_are_refused_and_leave_nothing(case, tmp_path):
+    arguments, message, *options = REFUSED[case]
+    with pytest.raises(DataError, match=message):
+        write_corpus(tmp_path / "c", *arguments(), **dict(*options))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -120,14 +116,14 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_an_argument_that_is_none_is_refused_before_a_good_corpus_is_replaced(name, corpus):
+def test_an_invalid_argument_is_refused_before_a_corpus_is_replaced(name, corpus):
     for value in ARGUMENTS[name]:
         with pytest.raises(DataError if name == "classes" else ConfigError, match=f"^{name}: expected .*, found"):
             write_corpus(corpus.path, X, CODES, overwrite=True, **{name: value})
     assert open_corpus(corpus.path).digest == corpus.digest
 
 
-def test_numbers_of_numpy_are_arguments_too(tmp_path):
+def test_arguments_may_be_numpy_scalars_and_arrays(tmp_path):
     given = {"scale": np.float32(255), "image_shape": np.array([2, 2]), "name": np.str_("n")}
     corpus = write_corpus(tmp_path / "c", X, chunk_rows=np.int64(50), **given)
     assert corpus.info == CorpusInfo("n", "Python", (), (2, 2), 255.0, complete=True)
@@ -135,7 +131,7 @@ def test_numbers_of_numpy_are_arguments_too(tmp_path):
 
 
 @pytest.mark.parametrize("info", [{"scale": 0.0}, {"name": 3}, {"image_shape": (-1, -4)}], ids=str)
-def test_a_writer_refuses_attributes_that_no_reader_takes(info, tmp_path):
+def test_invalid_attributes_are_refused_by_the_writer(info, tmp_path):
     with pytest.raises(ConfigError, match=next(iter(info))):
         CorpusWriter(tmp_path / "c", n_features=D, dtype="f8", columns={}, info=CorpusInfo(**{"name": "c", **info}))
 
@@ -150,18 +146,14 @@ LABELS = {
 
 
 @pytest.mark.parametrize("labels, classes, stored", LABELS.values(), ids=LABELS)
-def test_labels_as_objects_are_what_they_all_are_and_none_is_no_label(labels, classes, stored, tmp_path):
+def test_object_labels_are_names_or_numbers_and_none_is_a_missing_label(labels, classes, stored, tmp_path):
     corpus = write_corpus(tmp_path / "c", X, labels)
     assert corpus.info.classes == classes
     assert_array_equal(corpus.column("y"), stored)
 
 
 ODD = {
-    "names and numbers": (
-        X,
-        np.where(MISSING, 2, NAMES.astype(object)),
-        r"only numbers or only names as labels, found names, whole numbers",
-    ),
+    "names and numbers": (X, np.where(MISSING, 2, NAMES.astype(object)), "only names as labels, found names, whole"),
     "sets": (X, np.array([set()] * N), r"only numbers or only names as labels, found set"),
     "too large": (X, np.array([10**400] * N), "exceeds the range of 64 bits"),
     "dates": (X, np.arange(N).astype("M8[D]"), r"as labels, found datetime64\[D\]"),
@@ -172,9 +164,9 @@ ODD = {
 
 
 @pytest.mark.skipif(np.dtype("g").itemsize == 8, reason="a longdouble is a double here")
-@pytest.mark.parametrize("rows, labels, said", ODD.values(), ids=ODD)
-def test_labels_and_rows_that_are_no_numbers_are_named(rows, labels, said, tmp_path):
-    with pytest.raises(DataError, match=said):
+@pytest.mark.parametrize("rows, labels, message", ODD.values(), ids=ODD)
+def test_rows_and_labels_of_unsupported_types_are_refused(rows, labels, message, tmp_path):
+    with pytest.raises(DataError, match=message):
         write_corpus(tmp_path / "c", rows, labels)
     assert list(tmp_path.iterdir()) == []
 
@@ -188,7 +180,7 @@ INDEXES = [slice(5), slice(28, 95), slice(None, None, -1), slice(100, 3, -7), sl
 
 
 @pytest.mark.parametrize("index", INDEXES, ids=str)
-def test_rows_of_a_corpus_are_indexed_as_those_of_an_array(corpus, index):
+def test_a_corpus_is_indexed_like_an_array(corpus, index):
     assert_array_equal(corpus[index], X[index])
 
 
@@ -207,7 +199,7 @@ def test_single_rows_all_rows_and_lazy_rows(corpus):
         np.asarray(corpus, copy=False)
 
 
-def test_more_than_memory_should_hold_is_refused_with_ways_to_go_on(corpus, monkeypatch):
+def test_too_many_rows_for_memory_are_refused_with_alternatives(corpus, monkeypatch):
     monkeypatch.setattr(corpus_module, "MOST_BYTES", 100 * D * 8)
     with pytest.raises(PlanTooLargeError, match=r"130 rows of 4 float64.*corpus\[start:stop\].*corpus\.x"):
         np.asarray(corpus)
@@ -216,33 +208,32 @@ def test_more_than_memory_should_hold_is_refused_with_ways_to_go_on(corpus, monk
     assert len(corpus[:100]) == 100
 
 
-def test_a_lost_chunk_is_no_zeros(corpus):
-    (chunk,) = Path(corpus.path, "x").rglob("1/0")
-    chunk.unlink()
+def test_a_missing_chunk_is_not_read_as_zeros(corpus):
+    Path(corpus.path, "x/c/1/0").unlink()
     assert_array_equal(corpus[:30], X[:30])
     with pytest.raises(ChunkMissingError):
         corpus[25:35]
 
 
-def test_two_writers_of_a_process_do_not_disturb_one_another(tmp_path):
-    begun, done = threading.Event(), threading.Event()
+def test_two_writers_of_a_process_are_independent(tmp_path):
+    started, done = threading.Event(), threading.Event()
 
     def slow():
         yield np.ones((40, 3))
-        begun.set()
+        started.set()
         assert done.wait(60)
         yield np.ones((40, 3))
 
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(write_corpus, tmp_path / "c", slow(), overwrite=True, chunk_rows=20)
-        assert begun.wait(60)
+        assert started.wait(60)
         write_corpus(tmp_path / "c", np.zeros((10, 3)), overwrite=True)
         done.set()
         first.result()
     assert open_corpus(tmp_path / "c").n_rows == 80
 
 
-def test_a_corpus_whose_metadata_are_damaged_can_be_written_again(corpus):
+def test_a_corpus_with_damaged_metadata_can_be_overwritten(corpus):
     metadata = Path(corpus.path, "zarr.json")
     metadata.write_bytes(metadata.read_bytes()[:-20])
     with pytest.raises(DataError, match="changed since the group was published"):

@@ -1,6 +1,4 @@
-"""What is stored: it comes back to the last bit, damage is seen and named, and nothing half-written looks whole."""
-
-from __future__ import annotations
+"""Stored arrays are read back bit by bit, damage is detected and named, and incomplete groups are never published."""
 
 import os
 import shutil
@@ -27,7 +25,7 @@ VALUES = {
 }
 
 
-def chunk_files(path: Path) -> list[Path]:
+def chunk_files(path):
     return sorted(file for file in path.rglob("*") if file.is_file() and file.name != "zarr.json")
 
 
@@ -44,7 +42,7 @@ def group(tmp_path):
     )
 )
 @settings(max_examples=40)
-def test_any_shape_and_dtype_comes_back(value, tmp_path_factory):
+def test_any_shape_and_dtype_is_read_back(value, tmp_path_factory):
     path = tmp_path_factory.mktemp("any") / "g"
     zarr_arrays.publish(path, "test", {"a": value}, {})
     back = zarr_arrays.read_group(path, "test")[0]["a"]
@@ -76,13 +74,13 @@ def test_a_damaged_chunk_is_named(group, flip, name, damage):
 
 
 @pytest.mark.parametrize("name", sorted(VALUES))
-def test_a_deleted_chunk_is_named_and_never_reads_as_zeros(group, name):
+def test_a_missing_chunk_is_named_and_never_read_as_zeros(group, name):
     chunk_files(group / name)[0].unlink()
     with pytest.raises(ChunkMissingError, match=rf"{name}: 1 of \d chunks are missing, the first is c/0"):
         zarr_arrays.read_group(group, "test")
 
 
-def test_what_is_not_ours_is_refused_by_name(tmp_path, group):
+def test_other_files_and_groups_are_refused_by_name(tmp_path, group):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("no group")
     zarr.create_group(tmp_path / "foreign", zarr_format=3)
@@ -106,7 +104,7 @@ def test_what_is_not_ours_is_refused_by_name(tmp_path, group):
         zarr_arrays.open_store(group, "test").array("nothing")
 
 
-def test_an_array_that_claims_too_much_is_refused_before_it_is_allocated(tmp_path):
+def test_a_too_large_array_is_refused_before_it_is_allocated(tmp_path):
     made = zarr.create_group(tmp_path / "g", zarr_format=3, attributes={zarr_arrays.ATTRIBUTE: {"kind": "test"}})
     zarr_arrays.create(made, "huge", shape=(10**7, 10**7), chunks=(10**6, 10**7), dtype="f8")
     zarr_arrays.write_manifest(tmp_path / "g")
@@ -122,7 +120,7 @@ def test_an_array_that_claims_too_much_is_refused_before_it_is_allocated(tmp_pat
 
 
 @pytest.mark.parametrize("failing", [1, 2])
-def test_a_failing_rename_keeps_what_was_there(tmp_path, group, monkeypatch, failing):
+def test_a_failed_rename_keeps_the_existing_group(tmp_path, group, monkeypatch, failing):
     rename, calls = os.replace, []
 
     def fails(source, target):
@@ -140,24 +138,24 @@ def test_a_failing_rename_keeps_what_was_there(tmp_path, group, monkeypatch, fai
     assert [path.name for path in tmp_path.iterdir()] == ["g"]
 
 
-def test_a_group_is_on_the_disk_before_it_has_its_name(tmp_path, synchronised):
+def test_a_group_is_synchronised_before_it_is_renamed(tmp_path, synchronised):
     zarr_arrays.publish(tmp_path / "made", "thing", {"a": np.arange(6.0), "b": np.arange(3)}, {})
     before = synchronised.before_renames[-1]  # zarr renames its chunks, too
     assert {path.stat().st_ino for path in (tmp_path / "made").rglob("*")} <= before
     assert synchronised.after == {tmp_path.stat().st_ino}  # the name itself
 
 
-def test_a_kept_directory_outlives_an_error_and_its_chunks_are_taken_up(tmp_path):
+def test_a_kept_directory_survives_an_error_and_is_resumed(tmp_path):
     def write(chunks, *, resume):
         with zarr_arrays.publishing(tmp_path / "g", kind="test", keep="token", resume=resume) as scratch:
-            found = sorted(path.name for path in chunk_files(scratch))
+            names = sorted(path.name for path in chunk_files(scratch))
             made = zarr.create_group(scratch, zarr_format=3, attributes={zarr_arrays.ATTRIBUTE: {"kind": "test"}})
             array = zarr_arrays.create(made, "a", shape=(30,), chunks=(10,), dtype="f8")
             for index in chunks:
                 array[10 * index : 10 * index + 10] = index + 1.0
             if len(chunk_files(scratch)) < 3:
-                raise RuntimeError(f"{found}")
-        return found
+                raise RuntimeError(f"{names}")
+        return names
 
     with pytest.raises(RuntimeError, match=r"\[\]"):
         write([0, 1], resume=False)
@@ -170,7 +168,7 @@ def test_a_kept_directory_outlives_an_error_and_its_chunks_are_taken_up(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["g"]
 
 
-def test_errors_of_other_files_are_not_taken_for_errors_of_writing(tmp_path):
+def test_errors_of_other_files_are_not_reported_as_write_errors(tmp_path):
     (tmp_path / "source").mkdir()
     for passing in (True, False):
         with pytest.raises(IsADirectoryError), atomic_write.writing(tmp_path / "g", passing=passing):
@@ -186,35 +184,32 @@ def test_errors_of_other_files_are_not_taken_for_errors_of_writing(tmp_path):
 # ---------------------------------------------------------------- manifests
 
 
-def test_zarr_lists_a_published_group_without_a_warning(group):
+def test_zarr_opens_a_published_group_without_a_warning(group):
     opened = zarr.open_group(group, mode="r")
     assert sorted(opened.array_keys()) == sorted(VALUES)
     assert list(opened.group_keys()) == ["manifest"]
 
 
 @pytest.mark.parametrize("name", ["zarr.json", "floats/zarr.json", "zeros/zarr.json", "manifest/zarr.json"])
-def test_every_bit_of_the_metadata_and_of_the_manifest_is_watched(group, name):
+def test_flipped_bits_of_the_metadata_and_of_the_manifest_are_detected(group, name):
     file = group / name
     content = file.read_bytes()
-    seen = 0
     for bit in range(0, 8 * len(content), 7):  # every bit of a byte in turn
         changed = bytearray(content)
         changed[bit // 8] ^= 1 << bit % 8
         file.write_bytes(changed)
         with pytest.raises(DataError, match=str(file)):
             zarr_arrays.open_store(group, "test")
-        seen += 1
-    assert seen > 8 * len(content) // 8
     file.write_bytes(content)
     assert zarr_arrays.open_store(group, "test").attributes["note"] == 7
 
 
 @pytest.mark.parametrize("name", ["zarr.json", "floats/zarr.json"])
-def test_metadata_that_is_gone_or_a_link_is_named(group, tmp_path, name):
-    shutil.move(group / name, tmp_path / "moved")
+def test_metadata_that_are_missing_or_no_file_are_refused(group, tmp_path, name):
+    shutil.move(group / name, tmp_path / "elsewhere")
     with pytest.raises(DataError, match=f"{name}: cannot be read: No such file"):
         zarr_arrays.read_manifest(group)
-    os.symlink(tmp_path / "moved", group / name)
+    os.symlink(tmp_path / "elsewhere", group / name)
     with pytest.raises(DataError, match=f"{name}: expected a file, found a link"):
         zarr_arrays.read_manifest(group)
     (group / name).unlink()
@@ -223,13 +218,13 @@ def test_metadata_that_is_gone_or_a_link_is_named(group, tmp_path, name):
         zarr_arrays.read_manifest(group)
 
 
-def test_a_group_without_a_manifest_is_refused_with_advice(group):
+def test_a_group_without_a_manifest_is_refused(group):
     shutil.rmtree(group / "manifest")
     with pytest.raises(DataError, match=r"a test with a manifest, found none: .*start a new run"):
         zarr_arrays.open_store(group, "test")
 
 
-def test_a_kind_is_told_without_trust_in_anything(group, tmp_path):
+def test_kind_of_accepts_any_path(group, tmp_path):
     assert zarr_arrays.kind_of(group) == "test"
     (group / "zarr.json").write_text("[" * 10**5)
     zarr.create_group(tmp_path / "foreign")
@@ -239,7 +234,7 @@ def test_a_kind_is_told_without_trust_in_anything(group, tmp_path):
 # ---------------------------------------------------------------- digests and fingerprints
 
 
-def test_a_digest_tells_names_dtypes_shapes_and_values_apart():
+def test_a_digest_depends_on_names_dtypes_shapes_and_values():
     a = np.arange(6.0)
     variants = [
         {"a": a}, {"b": a}, {"a": a.astype("f4")}, {"a": a.reshape(2, 3)}, {"a": a.reshape(3, 2)}, {"a": -a},
@@ -251,7 +246,7 @@ def test_a_digest_tells_names_dtypes_shapes_and_values_apart():
     assert zarr_arrays.digest({"a": strided[:, 0]}) == zarr_arrays.digest({"a": strided[:, 0].copy()})
 
 
-def test_a_fingerprint_tells_stored_arrays_apart_without_reading_them(tmp_path):
+def test_a_fingerprint_depends_on_metadata_and_chunk_sizes(tmp_path):
     def stored(name, values, chunk_rows=10):
         made = zarr.create_group(tmp_path / name, zarr_format=3)
         array = zarr_arrays.create(made, "x", shape=values.shape, chunks=(chunk_rows, 8), dtype=values.dtype)
@@ -269,18 +264,18 @@ def test_a_fingerprint_tells_stored_arrays_apart_without_reading_them(tmp_path):
     assert zarr_arrays.stored_fingerprint(zarr.open_group(tmp_path / "b")["x"]) != first
 
 
-# ---------------------------------------------------------------- trying again
+# ---------------------------------------------------------------- retries
 
 
 @pytest.fixture
 def pauses(monkeypatch):
-    found = []
-    monkeypatch.setattr(zarr_arrays.time, "sleep", found.append)
-    return found
+    seconds = []
+    monkeypatch.setattr(zarr_arrays.time, "sleep", seconds.append)
+    return seconds
 
 
 @pytest.mark.parametrize("failures", [0, 1, 3, 4])
-def test_a_task_is_tried_again_as_often_as_allowed(pauses, failures):
+def test_a_task_is_retried_as_often_as_allowed(pauses, failures):
     attempts, failed = [], []
 
     def task():
@@ -299,7 +294,7 @@ def test_a_task_is_tried_again_as_often_as_allowed(pauses, failures):
     assert pauses == [1.0, 2.0, 2.0][:failures]
 
 
-def test_an_error_that_does_not_pass_is_raised_at_once(pauses):
+def test_a_permanent_error_is_raised_at_once(pauses):
     with pytest.raises(ZeroDivisionError):
         zarr_arrays.retry(lambda: 1 / 0, times=2, passing=lambda error: False)
     assert pauses == []

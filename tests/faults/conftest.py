@@ -1,25 +1,20 @@
-"""What the fault tests share: a corpus, drivers in processes of their own, and where to hit them."""
-
-from __future__ import annotations
+"""Fixtures of the fault tests: a corpus, its undisturbed results, drivers in their own processes, small disks."""
 
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import dask
 import numpy as np
 import pytest
 from drivers import SEGMENTS, SLOW, D, Driver, N
-from probes import Sums
+from probes import Sums, Touch
 
 from bigkernel import sweep, write_corpus
 from bigkernel.data import zarr_arrays
-from bigkernel.data.corpus import Corpus
-from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.rows import as_rows
 
 
 @pytest.fixture(scope="session")
-def fault_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+def fault_corpus(tmp_path_factory):
     """10,240 rows of 32 features in ten classes, 32 chunks."""
     rng = np.random.default_rng(7)
     centres = rng.normal(size=(10, D))
@@ -30,7 +25,7 @@ def fault_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 @pytest.fixture
-def fault_segments() -> Iterator[None]:
+def fault_segments():
     """Settings that cut the corpus into `SEGMENTS` segments of two chunks."""
     chunk = N // (2 * SEGMENTS) * D * 4
     with dask.config.set({"bigkernel.min-segments": SEGMENTS, "bigkernel.chunk-bytes": chunk}):
@@ -38,23 +33,29 @@ def fault_segments() -> Iterator[None]:
 
 
 @pytest.fixture
-def rows(fault_corpus: Corpus) -> Rows:
+def rows(fault_corpus):
     """The rows of the corpus."""
     return as_rows(fault_corpus)
 
 
 @pytest.fixture
-def clean(rows: Rows) -> str:
-    """The bits of the undisturbed sweep."""
+def clean(rows):
+    """The digest of the undisturbed sweep."""
     return zarr_arrays.digest(sweep(rows, Sums(D), client="serial").total)
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
-    """Start drivers; whatever is left of them at the end of the test is killed."""
-    drivers: list[Driver] = []
+def touch(tmp_path):
+    """Records the chunks that are read."""
+    return Touch(str(tmp_path / "touched"))
 
-    def begin(arguments: Sequence[str] | str, **environment: str) -> Driver:
+
+@pytest.fixture
+def start(tmp_path):
+    """Start drivers, which are killed at the end of the test."""
+    drivers = []
+
+    def begin(arguments, **environment):
         drivers.append(Driver(arguments, tmp_path, **environment))
         return drivers[-1]
 
@@ -64,30 +65,29 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(fault_corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model of `fit --landmarks 300 --seed 1`, made on threads."""
-    place = tmp_path_factory.mktemp("undisturbed")
-    twin = Driver(["fit", fault_corpus.path, "twin.model", "--landmarks", "300", "--seed", "1"], place, **SLOW)
+def undisturbed(fault_corpus, tmp_path_factory):
+    """The model of `fit --landmarks 300 --seed 1`, fitted on threads."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    twin = Driver(["fit", fault_corpus.path, "twin.model", "--landmarks", "300", "--seed", "1"], folder, **SLOW)
     assert twin.wait() == 0, twin.errors()
-    return place / "twin.model"
+    return folder / "twin.model"
 
 
 @pytest.fixture
-def tmpfs(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mount small file systems in memory, where this process may."""
-    mounted: list[Path] = []
+def tmpfs(tmp_path):
+    """Mount small file systems in memory, if this process may."""
+    mounted = []
 
-    def mount(size: str) -> Path:
-        place = tmp_path / f"tmpfs{len(mounted)}"
-        place.mkdir()
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], capture_output=True, check=False
-        )
+    def mount(size):
+        folder = tmp_path / f"tmpfs{len(mounted)}"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+        done = subprocess.run(command, capture_output=True, check=False)
         if done.returncode:
             pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.decode().strip()}")
-        mounted.append(place)
-        return place
+        mounted.append(folder)
+        return folder
 
     yield mount
-    for place in mounted:
-        subprocess.run(["umount", "-l", str(place)], check=False)
+    for folder in mounted:
+        subprocess.run(["umount", "-l", str(folder)], check=False)

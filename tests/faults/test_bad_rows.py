@@ -1,12 +1,9 @@
-"""Rows with NaN or infinity (F18): refused by name, or skipped with the result of the cleaned data; masked rows."""
-
-from __future__ import annotations
+"""Rows with NaN or infinity (F18) are refused by name, or skipped with the result of the cleaned data; masked rows."""
 
 import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from kinds import of_kind
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.pipeline import make_pipeline
@@ -23,7 +20,6 @@ from bigkernel import (
     UnitNormalizer,
     executing,
 )
-from bigkernel.cli import main
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
 
@@ -62,7 +58,7 @@ NUMBERS = {
 
 @pytest.fixture
 def build(tmp_path, make_corpus):
-    """Rows with columns, from one of the kinds of input."""
+    """Return rows with columns, from one of the kinds of input."""
 
     def make(kind, x, **columns):
         rows = of_kind(kind, x, make_corpus, tmp_path, **columns)
@@ -71,8 +67,8 @@ def build(tmp_path, make_corpus):
     return make
 
 
-def spoilt(values, at, wrong):
-    """A copy with other values in these places."""
+def replaced(values, at, wrong):
+    """Return a copy with other values at some indices."""
     out = values.astype(np.float64)
     out[at] = wrong
     return out
@@ -86,13 +82,13 @@ def spoilt(values, at, wrong):
     "array, columns, x",
     [
         ("contain NaN or infinity", {"y": Y}, DIRTY),
-        ("y: .*infinite", {"y": spoilt(Y, BAD, np.inf)}, X),
-        ("weight: .*NaN or infinite", {"y": Y, "weight": spoilt(WEIGHT, BAD, np.nan)}, X),
-        ("weight: .*NaN or infinite", {"y": Y, "weight": spoilt(WEIGHT, BAD, np.inf)}, X),
+        ("y: .*infinite", {"y": replaced(Y, BAD, np.inf)}, X),
+        ("weight: .*NaN or infinite", {"y": Y, "weight": replaced(WEIGHT, BAD, np.nan)}, X),
+        ("weight: .*NaN or infinite", {"y": Y, "weight": replaced(WEIGHT, BAD, np.inf)}, X),
     ],
     ids=["x", "y", "weight NaN", "weight infinite"],
 )
-def test_bad_rows_are_refused_with_array_first_rows_and_count(build, kind, array, columns, x):
+def test_bad_rows_are_refused_with_their_array_indices_and_count(build, kind, array, columns, x):
     rows = build(kind, x, **columns)
     chunk = rows.read(50, 80)
     with pytest.raises(DataError, match=rf"{array}.* \[57, 58, 59\]; .*skip") as caught:
@@ -111,7 +107,7 @@ def test_masked_values_are_refused(form):
 
 
 @every_kind
-def test_rows_that_a_fit_may_skip_are_still_not_predicted(build, kind, tmp_path):
+def test_skipped_rows_of_a_fit_are_refused_in_prediction(build, kind, tmp_path):
     model = KernelRidge(Gaussian(1.5), landmarks=Z).fit(X, Y)
     rows = build(kind, DIRTY).skip_bad_rows()
     with pytest.raises(DataError, match="NaN or infinity"):
@@ -135,27 +131,26 @@ def last_of(model):
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
 @pytest.mark.parametrize("make", NUMBERS.values(), ids=NUMBERS)
-def test_the_result_is_that_of_the_cleaned_data(make, weight):
+def test_skipping_equals_fitting_the_cleaned_data(make, weight):
     columns = {} if weight is None else {"weight": weight}
     rows = as_rows(DIRTY, Y, **columns).skip_bad_rows()
     clean = as_rows(X[GOOD], Y[GOOD], **{name: values[GOOD] for name, values in columns.items()})
-    model, wanted = fitted(make, rows), fitted(make, clean)
-    assert_allclose(model.predict(NEW), wanted.predict(NEW), atol=1e-10)
+    model, expected = fitted(make, rows), fitted(make, clean)
+    assert_allclose(model.predict(NEW), expected.predict(NEW), atol=1e-10)
     assert last_of(model).skipped_rows_ == len(BAD)
     assert last_of(model).fit_report()["skipped_rows"] == len(BAD)
-    assert last_of(wanted).skipped_rows_ == 0
+    assert last_of(expected).skipped_rows_ == 0
 
 
 @every_kind
-@pytest.mark.parametrize("kind_of_target", ["numbers", "classes"])
-def test_every_kind_of_input_skips_the_same_rows(build, kind, kind_of_target):
-    if kind_of_target == "numbers":
-        make, y = NUMBERS["krr"], Y
-    else:
-        make, y = (lambda: KernelRidgeClassifier(Gaussian(1.5), landmarks=Z)), LABELS
+@pytest.mark.parametrize(
+    "make, y",
+    [(NUMBERS["krr"], Y), (lambda: KernelRidgeClassifier(Gaussian(1.5), landmarks=Z), LABELS)],
+    ids=["numbers", "classes"],
+)
+def test_every_kind_of_input_skips_the_same_rows(build, kind, make, y):
     model = fitted(make, build(kind, DIRTY, y=y).skip_bad_rows())
-    wanted = make().fit(X[GOOD], y[GOOD])
-    assert_allclose(model.dual_coef_, wanted.dual_coef_, atol=1e-10)
+    assert_allclose(model.dual_coef_, make().fit(X[GOOD], y[GOOD]).dual_coef_, atol=1e-10)
     assert model.sweep_["skipped_rows"] == len(BAD)
     assert model.fit_report()["rows"] == len(GOOD)
 
@@ -163,56 +158,55 @@ def test_every_kind_of_input_skips_the_same_rows(build, kind, kind_of_target):
 @pytest.mark.parametrize(
     "make", [NUMBERS[name] for name in ("krr", "krr with an intercept", "krr exact", "sssl", "sssl exact", "ridge")]
 )
-def test_bad_targets_and_weights_make_a_row_bad_whatever_its_x(make):
-    y, weight = spoilt(Y, [5, 6], [np.inf, -np.inf]), spoilt(WEIGHT, [6, 90], np.nan)
+def test_rows_with_bad_targets_or_weights_are_skipped(make):
+    y, weight = replaced(Y, [5, 6], [np.inf, -np.inf]), replaced(WEIGHT, [6, 90], np.nan)
     keep = np.setdiff1d(np.arange(N), [5, 6, 90])
     model = fitted(make, as_rows(X, y, weight=weight).skip_bad_rows())
-    wanted = fitted(make, as_rows(X[keep], Y[keep], weight=WEIGHT[keep]))
+    expected = fitted(make, as_rows(X[keep], Y[keep], weight=WEIGHT[keep]))
     assert model.skipped_rows_ == 3
-    assert_allclose(model.predict(NEW), wanted.predict(NEW), atol=1e-10)
+    assert_allclose(model.predict(NEW), expected.predict(NEW), atol=1e-10)
 
 
 @pytest.mark.parametrize("make", [NUMBERS["krr"], NUMBERS["ridge"]])
-def test_more_rows_and_scores_skip_them_too(make):
+def test_partial_fit_and_score_skip_bad_rows(make):
     model = make()
-    for part in (slice(0, 80), slice(80, N)):
-        model.partial_fit(as_rows(DIRTY[part], Y[part]).skip_bad_rows())
-    wanted = make().fit(X[GOOD], Y[GOOD])
-    assert_allclose(model.predict(NEW), wanted.predict(NEW), atol=1e-10)
+    for half in (slice(0, 80), slice(80, N)):
+        model.partial_fit(as_rows(DIRTY[half], Y[half]).skip_bad_rows())
+    expected = make().fit(X[GOOD], Y[GOOD])
+    assert_allclose(model.predict(NEW), expected.predict(NEW), atol=1e-10)
     assert model.skipped_rows_ == len(BAD)
     score = model.score(as_rows(DIRTY, Y).skip_bad_rows())
-    assert score == pytest.approx(wanted.score(X[GOOD], Y[GOOD]), abs=1e-10)
+    assert score == pytest.approx(expected.score(X[GOOD], Y[GOOD]), abs=1e-10)
 
 
-def test_a_search_over_rows_that_skip_is_that_of_rows_without_weight():
+def test_a_search_that_skips_rows_equals_one_with_zero_weights():
     grid = {"alpha": [0.01, 1.0], "kernel": [Gaussian(1.0), Gaussian(2.0)]}
     make = lambda: SweepSearchCV(KernelRidge(landmarks=Z), grid, cv=3)  # noqa: E731
     weight = np.ones(N)
     weight[BAD] = 0
-    search, wanted = make().fit(as_rows(DIRTY, Y).skip_bad_rows()), make().fit(as_rows(X, Y, weight=weight))
-    assert_allclose(search.cv_results_["mean_test_score"], wanted.cv_results_["mean_test_score"], atol=1e-10)
-    assert search.best_params_["alpha"] == wanted.best_params_["alpha"]
+    search, expected = make().fit(as_rows(DIRTY, Y).skip_bad_rows()), make().fit(as_rows(X, Y, weight=weight))
+    assert_allclose(search.cv_results_["mean_test_score"], expected.cv_results_["mean_test_score"], atol=1e-10)
+    assert search.best_params_["alpha"] == expected.best_params_["alpha"]
 
 
 # ---------------------------------------------------------------- landmarks
 
 
 @pytest.mark.parametrize("kind, m", list(zip(KINDS, [1, M, 80, len(GOOD)], strict=True)))
-def test_no_landmark_is_a_bad_row_and_a_seed_fixes_the_draw(build, kind, m):
+def test_landmarks_are_good_rows_and_determined_by_the_seed(build, kind, m):
     rows = build(kind, DIRTY, y=Y).skip_bad_rows()
     models = [KernelRidge(Gaussian(1.5), n_landmarks=m, random_state=s) for s in (0, 0, 1)]
-    drawn = [fitted(lambda one=model: one, rows).landmarks_ for model in models]
-    assert_array_equal(drawn[0], drawn[1])
-    assert len(np.unique(drawn[0], axis=0)) == m
-    assert {tuple(z) for z in drawn[0]} <= {tuple(x) for x in X[GOOD]}
-    if m < len(GOOD):
-        assert not np.array_equal(drawn[0], drawn[2])
-    wanted = KernelRidge(Gaussian(1.5), landmarks=drawn[0]).fit(X[GOOD], Y[GOOD])
-    assert_allclose(fitted(lambda: models[0], rows).predict(NEW), wanted.predict(NEW), atol=1e-8)
+    first, again, other = (fitted(lambda one=model: one, rows).landmarks_ for model in models)
+    assert_array_equal(first, again)
+    assert len(np.unique(first, axis=0)) == m
+    assert {tuple(z) for z in first} <= {tuple(x) for x in X[GOOD]}
+    assert m == len(GOOD) or not np.array_equal(first, other)
+    expected = KernelRidge(Gaussian(1.5), landmarks=first).fit(X[GOOD], Y[GOOD])
+    assert_allclose(models[0].predict(NEW), expected.predict(NEW), atol=1e-8)
 
 
 @pytest.mark.parametrize("make", NUMBERS.values(), ids=NUMBERS)
-def test_when_every_row_is_bad_nothing_is_fitted(make):
+def test_rows_that_are_all_bad_are_refused(make):
     with pytest.raises(DataError, match=r"all 160 rows contain NaN|a row with a positive weight"):
         fitted(make, as_rows(np.full((N, D), np.nan), Y).skip_bad_rows())
 
@@ -221,7 +215,7 @@ def test_when_every_row_is_bad_nothing_is_fitted(make):
 
 
 @pytest.mark.cluster
-def test_a_cluster_skips_what_this_process_skips_bit_by_bit(build, client):
+def test_a_cluster_that_skips_rows_gives_the_same_bits(build, client):
     rows = build("corpus", DIRTY, y=Y).skip_bad_rows()
     models = []
     for executor in ("serial", client):
@@ -232,20 +226,12 @@ def test_a_cluster_skips_what_this_process_skips_bit_by_bit(build, client):
     assert models[1].sweep_["skipped_rows"] == len(BAD)
 
 
-def test_the_command_line_refuses_and_skips(make_corpus, tmp_path):
-    path = make_corpus(DIRTY, y=Y).path
-
-    def run(*arguments, code=0):
-        result = CliRunner().invoke(main, [*arguments, "--json"])
-        assert result.exit_code == code, result.output
-        return result
-
-    fit = ["fit", path, str(tmp_path / "a.model"), "--landmarks", "20", "--sigma", "1.5"]
-    refused = run(*fit, code=3)
-    assert "NaN or infinity" in refused.output
-    assert not (tmp_path / "a.model").exists()
-    assert json.loads(run(*fit, "--on-bad-rows", "skip").stdout)["skipped_rows"] == len(BAD)
-    run("plan", path, "--landmarks", "20", "--on-bad-rows", "skip")
-    run("score", str(tmp_path / "a.model"), path, code=3)
-    scored = json.loads(run("score", str(tmp_path / "a.model"), path, "--on-bad-rows", "skip").stdout)
-    assert scored["rows"] == len(GOOD)
+def test_the_command_line_refuses_and_skips_bad_rows(make_corpus, tmp_path, run):
+    path, model, skip = make_corpus(DIRTY, y=Y).path, tmp_path / "a.model", ("--on-bad-rows", "skip", "--json")
+    fit = ["fit", path, model, "--landmarks", 20, "--sigma", 1.5]
+    assert "NaN or infinity" in run(*fit, code=3).output
+    assert not model.exists()
+    assert json.loads(run(*fit, *skip).stdout)["skipped_rows"] == len(BAD)
+    run("plan", path, "--landmarks", 20, *skip)
+    run("score", model, path, code=3)
+    assert json.loads(run("score", model, path, *skip).stdout)["rows"] == len(GOOD)

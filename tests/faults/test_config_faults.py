@@ -1,6 +1,4 @@
-"""F27: poisoned settings and cluster files end in a ConfigError that names the key; nothing in them is executed."""
-
-from __future__ import annotations
+"""F27: invalid settings and cluster files raise a ConfigError that names the key; nothing in them is executed."""
 
 import time
 from dataclasses import fields
@@ -16,8 +14,8 @@ from bigkernel.errors import ConfigError
 
 TOUCH = "!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [{touched}]]"
 LOCAL = "bigkernel:\n  cluster:\n    kind: local\n    workers: 1\n"
-WORDS = {"bool": "true or false", "int": "an integer", "tuple[str, ...]": "a list of names"}
-KINDS = {field.name: WORDS[str(field.type)] for field in fields(Settings)}
+EXPECTED = {"bool": "true or false", "int": "an integer", "tuple[str, ...]": "a list of names"}
+KINDS = {field.name: EXPECTED[str(field.type)] for field in fields(Settings)}
 GARBAGE = {
     "not a number": "nan",
     "infinite": "inf",
@@ -39,23 +37,23 @@ GARBAGE = {
 
 @pytest.fixture
 def touched(tmp_path):
-    """A file that the poison would make, if it were executed."""
+    """A file that executed code would create."""
     path = tmp_path / "touched"
     yield path
     assert not path.exists()
 
 
 def environment(name, value):
-    """What Dask's configuration would be with this variable set."""
-    found = dask.config.merge(dask.config.config, dask.config.collect_env({name: value}))
-    return dask.config.set({"bigkernel": found["bigkernel"]})
+    """Set Dask's configuration as with this environment variable."""
+    merged = dask.config.merge(dask.config.config, dask.config.collect_env({name: value}))
+    return dask.config.set({"bigkernel": merged["bigkernel"]})
 
 
 @pytest.mark.parametrize("key", KINDS)
-def test_garbage_in_an_environment_variable_is_refused_by_its_key(key, touched):
+def test_invalid_values_of_environment_variables_are_refused_by_key(key, touched):
     for poison in GARBAGE.values():
         if KINDS[key] == "true or false" and poison == "True":
-            poison = "1"  # what is no garbage there
+            poison = "1"  # True is valid there
         poison = poison.replace("{touched}", str(touched))
         with (
             environment(f"DASK_BIGKERNEL__{key.upper()}", poison),
@@ -65,7 +63,7 @@ def test_garbage_in_an_environment_variable_is_refused_by_its_key(key, touched):
 
 
 @pytest.mark.parametrize("name", ["SEGMENT_ROW", "CLUSTER__KIND", "PRELOAD", "SEGMENT_ROWS__DEEPER", "", "É"])
-def test_a_variable_that_is_no_setting_is_refused(name):
+def test_variables_of_unknown_settings_are_refused(name):
     with environment(f"DASK_BIGKERNEL__{name}", "1"), pytest.raises(ConfigError, match=r"bigkernel\."):
         settings()
 
@@ -89,7 +87,7 @@ IN_FILES = {
 
 
 @pytest.mark.parametrize("key, poison", IN_FILES.values(), ids=IN_FILES)
-def test_garbage_in_a_cluster_file_is_refused_before_a_process_starts(key, poison, touched, tmp_path):
+def test_invalid_values_of_a_cluster_file_are_refused_before_a_process_starts(key, poison, touched, tmp_path):
     path = tmp_path / "cluster.yaml"
     text = LOCAL.replace("    workers: 1\n", "") if key == "workers" else LOCAL
     path.write_text(text + f"    {key}: " + poison.replace("{touched}", str(touched)) + "\n", encoding="utf-8")
@@ -97,25 +95,22 @@ def test_garbage_in_a_cluster_file_is_refused_before_a_process_starts(key, poiso
     with pytest.raises(ConfigError) as caught, connect(path):
         pass
     assert time.monotonic() - start < 30
-    assert key.replace("-", " ") in str(caught.value).replace("-", " ") or "cannot be read as a YAML" in str(
-        caught.value
-    )
-    assert len(str(caught.value)) < 1000
+    message = str(caught.value)
+    assert key.replace("-", " ") in message.replace("-", " ") or "cannot be read as a YAML" in message
+    assert len(message) < 1000
 
 
-@pytest.mark.parametrize("beside", ["preload: [os]", "segment-rows: 3", "clusters: {}"])
-def test_what_stands_beside_the_cluster_under_our_key_is_refused(beside, tmp_path):
+@pytest.mark.parametrize("line", ["preload: [os]", "segment-rows: 3", "clusters: {}"])
+def test_other_keys_than_cluster_are_refused(line, tmp_path):
     path = tmp_path / "cluster.yaml"
-    path.write_text(LOCAL + f"  {beside}\n")
-    with (
-        pytest.raises(ConfigError, match=rf"bigkernel\.'?{beside.split(':')[0]}'?: expected only `cluster:` in a"),
-        connect(path),
-    ):
+    path.write_text(LOCAL + f"  {line}\n")
+    message = rf"bigkernel\.'?{line.split(':')[0]}'?: expected only `cluster:` in a"
+    with pytest.raises(ConfigError, match=message), connect(path):
         pass
 
 
 @pytest.mark.cluster
-def test_code_that_a_file_would_load_outside_our_key_is_not_loaded(touched, tmp_path, make_corpus):
+def test_code_under_other_keys_of_a_cluster_file_is_not_loaded(touched, tmp_path, make_corpus):
     code = tmp_path / "code.py"
     code.write_text(f"import pathlib\npathlib.Path({str(touched)!r}).touch()\n")
     path = tmp_path / "cluster.yaml"
@@ -152,7 +147,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
-def test_a_file_that_would_grow_or_sink_is_refused_in_a_moment(text, tmp_path):
+def test_recursive_and_long_files_are_refused_quickly(text, tmp_path):
     path = tmp_path / "cluster.yaml"
     path.write_text(text, encoding="utf-8")
     start = time.monotonic()
@@ -163,11 +158,10 @@ def test_a_file_that_would_grow_or_sink_is_refused_in_a_moment(text, tmp_path):
     assert len(str(caught.value)) < 1000
 
 
-def test_mutated_files_are_read_or_refused_and_nothing_else(tmp_path):
+def test_mutated_files_are_read_or_refused(tmp_path):
     rng = np.random.default_rng(27)
-    sound = (
-        LOCAL + "    memory-limit: 1GiB\n    dashboard: 8787\n    directory: /scratch\n    tls: certificates\n"
-    ).encode()
+    options = "    memory-limit: 1GiB\n    dashboard: 8787\n    directory: /scratch\n    tls: certificates\n"
+    sound = (LOCAL + options).encode()
     path, refused = tmp_path / "cluster.yaml", 0
     for _ in range(400):
         content = bytearray(sound)
@@ -182,10 +176,10 @@ def test_mutated_files_are_read_or_refused_and_nothing_else(tmp_path):
                     content[at:at] = bytes(rng.choice(list(b"[]{}:,&*!|>'\"%@`#- \n\t0e."), 3))
         path.write_bytes(content)
         try:
-            found = read_file(path)
+            file = read_file(path)
         except ConfigError:
             refused += 1
         else:
-            assert isinstance(found, ClusterFile)
-            assert type(found.workers) in (int, type(None))
+            assert isinstance(file, ClusterFile)
+            assert type(file.workers) in (int, type(None))
     assert 100 < refused < 400

@@ -1,6 +1,4 @@
-"""Long runs: processes that are killed at random moments, and a thousand fits in one process."""
-
-from __future__ import annotations
+"""Long runs: processes killed at random moments, and a thousand fits in one process."""
 
 import json
 import signal
@@ -18,14 +16,14 @@ from bigkernel.data.run_directory import survey
 @pytest.mark.parametrize("seed", range(3))
 def test_f54_drivers_and_workers_killed_at_random_moments_cost_no_bit(fault_corpus, undisturbed, start, tmp_path, seed):
     rng, run = np.random.default_rng(seed), tmp_path / "run"
-    words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--seed", "1", "--run", "run"]
-    words += ["--cluster", "local", "--workers", "2", "--dashboard-port", "0"]
+    command = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--seed", "1", "--run", "run"]
+    command += ["--cluster", "local", "--workers", "2", "--dashboard-port", "0"]
     counts = np.sort(rng.choice(np.arange(2, SEGMENTS - 3), 3, replace=False))
     killed = 0
     for count, death in zip(counts, rng.permutation([signal.SIGKILL, signal.SIGTERM, signal.SIGKILL]), strict=True):
-        driver = start([*words, *(["--resume"] if run.exists() else [])], **HELD)
-        begun = published(run)
-        driver.until(lambda begun=begun: published(run) > begun, "a segment")
+        driver = start([*command, *(["--resume"] if run.exists() else [])], **HELD)
+        before = published(run)
+        driver.until(lambda before=before: published(run) > before, "a segment")
         workers = driver.workers()
         workers[rng.integers(len(workers))].kill()
         killed += 1
@@ -36,20 +34,20 @@ def test_f54_drivers_and_workers_killed_at_random_moments_cost_no_bit(fault_corp
         assert driver.wait() == {signal.SIGKILL: -9, signal.SIGTERM: 75}[signal.Signals(int(death))], driver.errors()
         wait_until(lambda workers=workers: not any(map(alive, workers)), what="workers that end with their driver")
         assert finished <= {path.name for path in run.glob("moments/receipts/0-*.json")}
-    last = start([*words, "--resume"], **SLOW)
+    last = start([*command, "--resume"], **SLOW)
     assert last.wait() == 0, last.errors()
     assert same_model(tmp_path / "a.model", undisturbed)
     assert leftovers(tmp_path) == []
     (state,) = survey(run)
     assert (state.state, state.segments_done) == ("finished", SEGMENTS)
-    assert state.repeats <= 2 * (killed + len(counts))  # no more than what was under way at a death
+    assert state.repeats <= 2 * (killed + len(counts))  # at most the segments that ran when a process died
 
 
 def alive(process):
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-# bytes a fit: a scheduler in the same process keeps logs of every transition, up to a length that is not reached here
+# bytes a fit; a scheduler in the same process logs every transition
 @pytest.mark.parametrize(
     "where, fits, kills, most",
     [
@@ -58,16 +56,15 @@ def alive(process):
         pytest.param("serial", 1000, 100, 20_000, marks=pytest.mark.endurance),
     ],
 )
-def test_f40_many_fits_of_which_some_are_killed_leave_nothing_behind(start, where, fits, kills, most):
-    driver = start(
-        f"import many_fits\nif __name__ == '__main__': many_fits.main({where!r}, {fits}, {kills})", TMPDIR="."
-    )
+def test_f40_many_fits_some_of_them_killed_do_not_leak(start, where, fits, kills, most):
+    code = f"import many_fits\nif __name__ == '__main__': many_fits.main({where!r}, {fits}, {kills})"
+    driver = start(code, TMPDIR=".")
     assert driver.wait(230) == 0, driver.errors()
-    found = json.loads(driver.out.read_text())
-    assert found["wrong"] == 0
-    memory, files, threads, strays = np.array(found["marks"]).T
+    report = json.loads(driver.out.read_text())
+    assert report["wrong"] == 0
+    memory, files, threads, strays = np.array(report["marks"]).T
     half = len(memory) // 2  # until then caches and pools fill
-    slope = np.polyfit(np.arange(half) * found["every"], memory[-half:], 1)[0]
+    slope = np.polyfit(np.arange(half) * report["every"], memory[-half:], 1)[0]
     assert slope < most, f"{slope / 1e3:.0f} kB a fit; {memory[0] / 1e6:.0f} to {memory[-1] / 1e6:.0f} MB"
     for counted in (files, threads, strays):
         assert counted[half:].max() <= counted[:half].max() + (where == "dask")

@@ -1,17 +1,12 @@
-"""Any input of any kind, for every estimator, `sweep` and the commands: a right result or an error that helps (F43).
+"""Random inputs of every estimator, `sweep` and the commands end in a correct result or a helpful error (F43).
 
-A case is drawn by hypothesis from `fuzz_cases`; `fuzz_oracles` says what it may end in. The profile `full` draws some
-2,500 cases.
+Hypothesis samples the cases of `fuzz_cases`; `fuzz_oracles` checks the results. The profile `full` has 2,500 cases.
 """
-
-from __future__ import annotations
 
 import os
 import shutil
 import time
 import warnings
-from pathlib import Path
-from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -41,25 +36,25 @@ from bigkernel.errors import AccuracyWarning, DataError
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.moments import FeatureSums
 
-EACH = 100 if settings().max_examples > 15 else 6  # cases of an estimator, of which there are 24
+EACH = 100 if settings().max_examples > 15 else 6  # cases of each of 24 estimators
 REGRESSING = ("KernelRidge", "KernelRidge by conjugate gradients", "Ridge", "LinearRegression")
 LAZY = ("dask", "zarr", "rows", "corpus")
-SECONDS = 5.0  # of a processor, most that a case of a few rows may take
+SECONDS = 5.0  # limit of processor time of a case
 
 fuzzed = settings(
     deadline=None, max_examples=EACH, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 
 
-def in_memory(values: Any) -> np.ndarray:
-    """What an estimator gave, as an array."""
+def in_memory(values):
+    """Return the result of an estimator as an array."""
     if isinstance(values, Rows):
         return values.take(np.arange(len(values)))
     return values.compute(scheduler="sync") if isinstance(values, da.Array) else np.asarray(values)
 
 
-def of_new(case: Case, X: Any, values: np.ndarray) -> Any:
-    """What is predicted."""
+def of_new(case, X, values):
+    """Return the rows to predict."""
     if case.new == "ndarray":
         return values
     if case.new == "wide":
@@ -73,31 +68,31 @@ def of_new(case: Case, X: Any, values: np.ndarray) -> Any:
     return values[:0] if case.new == "empty" else X
 
 
-def outcome(name: str, case: Case, place: Any) -> str:
-    """Run a case: it ends in what the judges allow, "result" or "refusal", or in an AssertionError."""
+def outcome(name, case, place):
+    """Run and check a case; return "result" or "refusal"."""
     values = stored(case)
     y = targets(case, classes=name in CLASSIFYING)
-    begun = time.process_time()
+    start = time.process_time()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            model, found = fitted_and_predicted(name, case, values, y, place)
+            model, result = fitted_and_predicted(name, case, values, y, place)
         except Exception as error:
             require_named(error)
             return "refusal"
-    told = require_known(caught)
-    assert time.process_time() - begun < SECONDS
-    assert len(found) == (0 if case.new == "empty" else len(values)), found.shape
-    sound = np.ones(len(found), bool)
+    warned = require_known(caught)
+    assert time.process_time() - start < SECONDS
+    assert len(result) == (0 if case.new == "empty" else len(values)), result.shape
+    valid = np.ones(len(result), bool)
     if case.kind in LAZY and case.new == "same" and values.dtype.kind == "f" and not hasattr(model, "predict"):
-        sound = np.isfinite(values).all(axis=1)  # a lazy transform marks bad rows for the step that reads them
-    assert found.dtype.kind not in "fc" or np.isfinite(found[sound]).all(), (f"not finite: {found.ravel()[:3]}", told)
-    confirm(name, case, model, values, y, found, told)
+        valid = np.isfinite(values).all(axis=1)  # a lazy transform masks bad rows
+    assert result.dtype.kind not in "fc" or np.isfinite(result[valid]).all(), (result.ravel()[:3], warned)
+    confirm(name, case, model, values, y, result, warned)
     return "result"
 
 
-def fitted_and_predicted(name: str, case: Case, values: np.ndarray, y: Any, place: Any) -> tuple[Any, np.ndarray]:
-    """A model and what it says of the rows."""
+def fitted_and_predicted(name, case, values, y, place):
+    """Return a fitted model and its predictions or features."""
     X = corpus(place, values, y) if case.kind == "corpus" else contained(values, case.kind, y)
     model, n = ESTIMATORS[name](case), len(values)
     lazily = case.kind == "corpus" or isinstance(X, Rows)
@@ -115,30 +110,27 @@ def fitted_and_predicted(name: str, case: Case, values: np.ndarray, y: Any, plac
         else:
             model.fit(X, **given)
         new = of_new(case, X, values)
-        found = in_memory(model.predict(new) if hasattr(model, "predict") else model.transform(new))
+        result = in_memory(model.predict(new) if hasattr(model, "predict") else model.transform(new))
         if hasattr(model, "score") and case.new == "same":
-            score = model.score(X, None if lazily else y)
-            assert np.isscalar(score)
-    return model, found
+            assert np.isscalar(model.score(X, None if lazily else y))
+    return model, result
 
 
-def weights(n: int) -> np.ndarray:
+def weights(n):
     return 1.0 + np.arange(n) % 3
 
 
-def confirm(name: str, case: Case, model: Any, values: np.ndarray, y: Any, found: Any, told: set[type]) -> None:
-    """Assert that the predictions of the rows are those of an oracle, where nothing was told of their accuracy."""
+def confirm(name, case, model, values, y, result, warned):
+    """Compare predictions with a dense reference, unless a warning says that they are inaccurate."""
     if name in CLASSIFYING and name not in ("JDA", "DICA"):
-        assert set(found.tolist()) <= set(model.classes_.tolist())
+        assert set(result.tolist()) <= set(model.classes_.tolist())
     if name in PROBABLE and case.new in ("same", "ndarray"):
         named = contained(values, "frame") if case.kind == "frame" else values
-        chances = in_memory(model.predict_proba(named))
-        assert np.isfinite(chances).all()
-        np.testing.assert_allclose(chances.sum(axis=1), 1, rtol=1e-9)
-        assert (model.classes_[chances.argmax(axis=1)] == found).mean() > 0.99 or np.ptp(
-            np.sort(chances)[:, -2:]
-        ) < 1e-9
-    if told & set(INACCURATE) or case.new not in ("same", "ndarray"):
+        probabilities = in_memory(model.predict_proba(named))
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-9)
+        agreement = (model.classes_[probabilities.argmax(axis=1)] == result).mean()
+        assert agreement > 0.99 or np.ptp(np.sort(probabilities)[:, -2:]) < 1e-9
+    if warned & set(INACCURATE) or case.new not in ("same", "ndarray"):
         return
     X, weight = np.asarray(values, np.float64), np.ones(len(values))
     if case.entry == "weighted":
@@ -150,32 +142,31 @@ def confirm(name: str, case: Case, model: Any, values: np.ndarray, y: Any, found
     Y = np.where(np.isfinite(Y), Y, 0)
     if name in ("KernelRidge", "KernelRidge by conjugate gradients"):
         if case.look in ("far", "offset") and model.kernel_.name in ("linear", "polynomial"):
-            return  # products of such rows differ by little more than they round
-        wanted = kernel_least_squares(model, X, Y, weight, X)
+            return  # products of such rows differ by little more than rounding
+        expected = kernel_least_squares(model, X, Y, weight, X)
     elif name in ("Ridge", "LinearRegression"):
-        wanted = least_squares(X, Y, model.alpha_, weight, intercept=model.fit_intercept)
+        expected = least_squares(X, Y, model.alpha_, weight, intercept=model.fit_intercept)
     else:
         return
-    if wanted is not None:  # rows without a label may lie where least squares determine nothing
-        found, wanted, Y = (np.reshape(each, wanted.shape)[weight > 0] for each in (found, wanted, Y))
-        most = 1e-30 * np.abs(Y).max(initial=0)
-        if np.abs(wanted).max(initial=0) <= most:  # float32 knows no such share of the targets
-            assert np.abs(found).max(initial=0) <= most
+    if expected is not None:  # least squares may leave predictions of rows without a label undetermined
+        result, expected, Y = (np.reshape(each, expected.shape)[weight > 0] for each in (result, expected, Y))
+        negligible = 1e-30 * np.abs(Y).max(initial=0)
+        if np.abs(expected).max(initial=0) <= negligible:  # below the resolution of float32
+            assert np.abs(result).max(initial=0) <= negligible
             return
-        off = distance(found.reshape(wanted.shape), wanted)
-        may = ENOUGH
-        if "conjugate" in name:  # a fit that warns of nothing has reached `tol`, and states the error that this leaves
+        error, limit = distance(result.reshape(expected.shape), expected), ENOUGH
+        if "conjugate" in name:  # converged to `tol`, with the stated error
             assert model.diagnostics_["excess"] <= CG_TOL
-            may += model.diagnostics_["prediction_error"]
-        assert off < may, (f"off by {off:.1e}", told)
+            limit += model.diagnostics_["prediction_error"]
+        assert error < limit, (f"{error:.1e}", warned)
 
 
-FOUND = (  # what was wrong once
+REGRESSIONS = (
     Case(power=-700),  # squares of rows vanish
     Case(power=700, look="constant column"),
     Case(target="huge"),
     Case(target="huge", landmarks=None, intercept=True),
-    Case(target="tiny", dtype="u1", intercept=True),  # float32 takes them for zeros
+    Case(target="tiny", dtype="u1", intercept=True),  # zeros in float32
     Case(alpha=1e-300, dtype="i8", kernel="laplacian"),
     Case(alpha=1e300, dtype="i1", entry="weighted"),
     Case(alpha=float("nan")),
@@ -187,9 +178,9 @@ FOUND = (  # what was wrong once
     Case(kind="corpus", dtype="object"),
     Case(dtype="f4", power=120, kernel="sigmoid", alpha=1e-300),
     Case(dtype="f4", power=120),  # whose squares leave float32
-    *(Case(shape=(7, 1), alpha=0.0, width=30.0, seed=seed) for seed in (3, 6, 8)),  # of directions that sums hide
+    *(Case(shape=(7, 1), alpha=0.0, width=30.0, seed=seed) for seed in (3, 6, 8)),  # directions lost in sums
     Case(dtype="i1", shape=(7, 1), width=30.0, intercept=True, seed=2),  # blocks in float32 of nearly equal values
-    Case(dtype="i8", look="one odd row", seed=7),  # landmarks that are one to the kernel
+    Case(dtype="i8", look="one odd row", seed=7),  # landmarks that coincide under the kernel
     Case(power=40, kernel="linear", seed=1),
     Case(power=1000, look="duplicates", shape=(1, 3)),
     Case(kind="zarr", look="one odd row", alpha=1e300),
@@ -199,60 +190,44 @@ FOUND = (  # what was wrong once
 @pytest.mark.parametrize("name", ESTIMATORS)
 @fuzzed
 @given(case=CASES)
-def test_any_input_ends_in_a_right_result_or_an_error_that_helps(name: str, case: Case, tmp_path: Path) -> None:
+def test_random_inputs_end_in_a_correct_result_or_a_helpful_error(name, case, tmp_path):
     assert outcome(name, case, tmp_path) in ("result", "refusal")
 
 
-@pytest.mark.parametrize("turn, name", list(enumerate(ESTIMATORS)), ids=ESTIMATORS)
-def test_what_was_wrong_once_is_not_again(turn: int, name: str, tmp_path: Path) -> None:
-    """Each with every estimator in the profile `full`, with every third one otherwise."""
+@pytest.mark.parametrize("index, name", list(enumerate(ESTIMATORS)), ids=ESTIMATORS)
+def test_earlier_failures_do_not_recur(index, name, tmp_path):
+    """All cases with every estimator in the profile `full`, every third case otherwise."""
     step = 1 if EACH > 50 else 3
-    for case in FOUND[turn % step :: step]:
+    for case in REGRESSIONS[index % step :: step]:
         assert outcome(name, case, tmp_path) in ("result", "refusal")
 
 
 @fuzzed
 @given(case=CASES)
-def test_sums_of_any_rows_are_those_of_numpy_or_refused(case: Case) -> None:
+def test_sums_of_any_rows_are_those_of_numpy_or_refused(case):
     values = stored(case)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             rows = as_rows(contained(values, case.kind))
-            found = sweep(rows, FeatureSums(IdentityMap(np.zeros(rows.shape[1]))), client="serial").total
+            total = sweep(rows, FeatureSums(IdentityMap(np.zeros(rows.shape[1]))), client="serial").total
         except Exception as error:
             require_named(error)
             return
     require_known(caught)
     X = np.asarray(values, np.float64)
     with np.errstate(all="ignore"):
-        wanted = {"n": np.float64(len(X)), "s": X.sum(axis=0), "q": (X**2).sum(axis=0), "size": np.abs(X).sum(axis=0)}
-    assert found["n"] == wanted["n"]
-    if np.isfinite(wanted["q"]).all():
-        assert (np.abs(found["s"] - wanted["s"]) <= 1e-12 * wanted["size"]).all()
-        assert (np.abs(found["q"] - wanted["q"]) <= 1e-12 * wanted["q"]).all()
+        s, q, size = X.sum(axis=0), (X**2).sum(axis=0), np.abs(X).sum(axis=0)
+    assert total["n"] == len(X)
+    if np.isfinite(q).all():
+        assert (np.abs(total["s"] - s) <= 1e-12 * size).all()
+        assert (np.abs(total["q"] - q) <= 1e-12 * q).all()
 
 
 # ---------------------------------------------------------------- commands
 
-WORDS = (
-    "0",
-    "-1",
-    "1",
-    "3",
-    "1e-300",
-    "1e300",
-    "nan",
-    "inf",
-    "-inf",
-    "ten",
-    "",
-    "1e999",
-    "0.5,",
-    "1:2",
-    "½",
-    "a\x1b[2J",
-)
+NUMBERS = ("0", "-1", "1", "3", "1e-300", "1e300", "nan", "inf", "-inf", "1e999")
+VALUES = (*NUMBERS, "ten", "", "0.5,", "1:2", "½", "a\x1b[2J")
 OPTIONS = (
     *("--alpha", "--sigma", "--landmarks", "--kernel", "--gamma", "--degree", "--components", "--transform", "--seed"),
     *("--dtype", "--solver", "--method", "--landmark-choice", "--cluster", "--on-bad-rows", "--nonsense"),
@@ -263,35 +238,31 @@ CODES = {0, 2, 3, 4, 5, 7, 8, 9}
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def places(tmp_path_factory):
     """A corpus of classes, one of numbers and a model."""
-    place = tmp_path_factory.mktemp("commands")
+    folder = tmp_path_factory.mktemp("commands")
     rng = np.random.default_rng(3)
     X = rng.normal(size=(40, 3))
-    write_corpus(place / "data.corpus", X, np.arange(40) % 2)
-    write_corpus(place / "numbers.corpus", X, X[:, 0])
-    (place / "text").write_text("no numbers\n")
-    save_model(KernelRidgeClassifier(n_landmarks=5, random_state=0).fit(X, np.arange(40) % 2), place / "a.model")
-    return place
+    write_corpus(folder / "data.corpus", X, np.arange(40) % 2)
+    write_corpus(folder / "numbers.corpus", X, X[:, 0])
+    (folder / "text").write_text("no numbers\n")
+    save_model(KernelRidgeClassifier(n_landmarks=5, random_state=0).fit(X, np.arange(40) % 2), folder / "a.model")
+    return folder
 
 
-@settings(
-    deadline=None,
-    max_examples=max(6, EACH // 4),
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+@settings(fuzzed, max_examples=max(6, EACH // 4))
 @given(
     command=st.sampled_from(COMMANDS),
     where=st.lists(st.sampled_from(PLACES), max_size=3),
-    options=st.lists(st.tuples(st.sampled_from(OPTIONS), st.sampled_from(WORDS)), max_size=3),
+    options=st.lists(st.tuples(st.sampled_from(OPTIONS), st.sampled_from(VALUES)), max_size=3),
 )
-def test_any_arguments_of_a_command_end_in_its_result_or_in_words(places, monkeypatch, command, where, options):
+def test_random_arguments_of_a_command_end_in_a_result_or_a_message(places, monkeypatch, command, where, options):
     monkeypatch.chdir(places)
     monkeypatch.setattr(os, "environ", {**os.environ, "COLUMNS": "80"})
     arguments = [command, *(str(each) for each in where), *(word for option in options for word in option)]
     result = CliRunner().invoke(main, arguments)
     made = {path.name for path in places.iterdir()} - {"data.corpus", "numbers.corpus", "text", "a.model"}
-    for name in made:  # whatever a command wrote
+    for name in made:
         path = places / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert result.exit_code in CODES, (arguments, result.exit_code, result.output[-300:], repr(result.exception))
@@ -301,10 +272,10 @@ def test_any_arguments_of_a_command_end_in_its_result_or_in_words(places, monkey
     assert "\x1b" not in result.output, arguments
 
 
-# ---------------------------------------------------------------- what was found, where a case alone says too little
+# ---------------------------------------------------------------- failures that need more than a case
 
 
-def test_targets_far_from_zero_keep_their_digits_in_narrow_sums():
+def test_targets_far_from_zero_keep_their_digits_in_float32_sums():
     X = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)
     y = np.sin(X[:, 0].astype(np.float64))
     far, near = (
@@ -315,7 +286,7 @@ def test_targets_far_from_zero_keep_their_digits_in_narrow_sums():
     assert distance(far.predict(X) - 1e8, near.predict(X)) < ENOUGH
 
 
-def test_a_direction_that_sums_resolve_but_a_solve_drops_is_told_of():
+def test_a_direction_dropped_by_the_solve_is_warned_of():
     X = np.random.default_rng(0).normal(size=(12, 3))
     y = np.random.default_rng(100).normal(size=12)
     model = KernelRidge(Gaussian(1000.0), alpha=0.0, n_landmarks=5, random_state=0).fit(X, y)
@@ -326,7 +297,7 @@ def test_a_direction_that_sums_resolve_but_a_solve_drops_is_told_of():
 
 
 @pytest.mark.parametrize(
-    "case, said",
+    "case, message",
     [
         (Case(power=-700), "X: squares of its values exceed the range of float64; scale the rows"),
         (Case(target="huge"), "y: squares of its values exceed the range of float64; scale the targets"),
@@ -334,13 +305,13 @@ def test_a_direction_that_sums_resolve_but_a_solve_drops_is_told_of():
         (Case(kind="dask", shape=(5, 0)), "X: found rows of 0 features; expected at least one"),
     ],
 )
-def test_what_leaves_the_range_is_refused_in_words(case, said):
+def test_values_out_of_range_are_refused(case, message):
     model, X, y = ESTIMATORS["Ridge"](case), contained(stored(case), case.kind), targets(case, classes=False)
-    with pytest.raises(DataError, match=said), executing("serial"):
+    with pytest.raises(DataError, match=message), executing("serial"):
         model.fit(X, y)
 
 
 @pytest.mark.parametrize("factor", [np.nan, np.inf, 1e300])
-def test_a_factor_that_takes_rows_out_of_range_is_refused(factor):
+def test_a_factor_that_moves_rows_out_of_range_is_refused(factor):
     with pytest.raises(ValueError, match=r"factor|X: row 0 exceeds the range of float32 after the transform; scale"):
         Rescaler(factor).fit_transform(np.ones((2, 2), np.float32))

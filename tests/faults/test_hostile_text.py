@@ -1,17 +1,14 @@
-"""Text of others that wants to be obeyed: at every place where text leaves, it is letters and nothing else (F44).
+"""Hostile text is shown as plain letters at every output (F44).
 
 Names of files, classes, hosts, jobs and workers, lines of journals and errors, with escape sequences, control
-characters, marks of direction, markup, quotes, line ends, NUL, halves of surrogate pairs, and ten million letters.
+characters, direction marks, markup, quotes, line ends, NUL, lone surrogates, and ten million letters.
 """
-
-from __future__ import annotations
 
 import ast
 import io
 import logging
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,33 +33,33 @@ from bigkernel.monitor.terminal.live import picture
 from pipelines.shared.page import Column, Table
 
 PACKAGE = Path(__file__).parents[2] / "bigkernel"
-OBEYED = "\x1b[2J\x1b]0;title\x07\x1b]8;;ftp:x\x1b\\\x9b31m\x00\x08\x7f\r\u202eexe.gnp\u2066\u200f\u200b\udc80"
+ESCAPES = "\x1b[2J\x1b]0;title\x07\x1b]8;;ftp:x\x1b\\\x9b31m\x00\x08\x7f\r\u202eexe.gnp\u2066\u200f\u200b\udc80"
 MARKUP = "<script>alert(1)</script>\"'&`[bold]{{ 7*7 }}"
-HOSTILE = f"{MARKUP}{OBEYED}\nsecond line"
+HOSTILE = f"{MARKUP}{ESCAPES}\nsecond line"
 LONG = 10_000_000
-# what no terminal may be sent, whatever the colours that rich writes itself
+# characters that are never sent to a terminal
 NEVER = set("\x00\x07\x08\x7f\x9b\u202e\u2066\u200f\u200b\udc80")
 
 
-def require_letters(text: str) -> None:
-    """Assert that text which has left holds nothing that is obeyed, and can be written."""
+def require_letters(text):
+    """Assert that text holds no control characters, and can be encoded."""
     assert not NEVER & set(text), sorted(NEVER & set(text))
     assert "\x1b" not in text
     text.encode()
 
 
-# ---------------------------------------------------------------- the one function
+# ---------------------------------------------------------------- the function `visible`
 
 
-def test_what_is_obeyed_becomes_the_letters_of_its_escape():
+def test_control_characters_are_shown_as_their_escapes():
     assert visible("a\x1b[31mb\x07\u202e\udc80\x00") == "a\\x1b[31mb\\x07\\u202e\\udc80\\x00"
     assert visible("a\nb\r\t") == "a\\nb\\r\\t"
     assert visible("a\nb\r", lines=True) == "a\nb\\r"
-    assert visible("één\u00a0% … 漢字 🙂") == "één\u00a0% … 漢字 🙂"  # what is text stays text
+    assert visible("één\u00a0% … 漢字 🙂") == "één\u00a0% … 漢字 🙂"
     require_letters(visible(HOSTILE))
 
 
-def test_ten_million_letters_are_cut_and_counted():
+def test_long_text_is_truncated_with_its_length():
     assert visible("\x1b" * LONG) == "\\x1b" * MOST_LETTERS + "… (10,000,000 letters)"
     assert all_visible({"\x1b": ["\x07", 3, None, {"a": HOSTILE}]}, most=4)["\\x1b"][3] == {
         "a": f"{HOSTILE[:4]}… ({len(HOSTILE)} letters)"
@@ -73,14 +70,14 @@ def test_ten_million_letters_are_cut_and_counted():
 
 
 class Screen(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
-def job_of(evil: str) -> dict[str, Any]:
-    """The state of a scheduler on which everything that has a name has this one."""
+def job_of(evil):
+    """Return the state of a scheduler where every name is this one."""
     board = Board()
     for message, now in messages(12, 2):
         for key in ("title", "host", "run", "what", "worker", "executor"):
@@ -90,13 +87,13 @@ def job_of(evil: str) -> dict[str, Any]:
             message["receipt"]["worker"] = evil
             message["receipt"]["seconds"] = {evil: 1.0}
         board.apply(message, now)
-    for kind, words in (("note", {"text": evil}), ("incident", {"incident": "worker", "text": evil, "worker": evil})):
-        board.apply({"kind": kind, "job": "simulated", "sweep": "simulated-sweep", **words}, now)
+    for kind, entries in (("note", {"text": evil}), ("incident", {"incident": "worker", "text": evil, "worker": evil})):
+        board.apply({"kind": kind, "job": "simulated", "sweep": "simulated-sweep", **entries}, now)
     return {**board.snapshot(now), "workers": {}, "time": now}
 
 
-def test_what_watch_shows():
-    for evil in (HOSTILE, OBEYED * 100_000):
+def test_lines_of_watch():
+    for evil in (HOSTILE, ESCAPES * 100_000):
         stream = io.StringIO()
         console = Console(file=stream, width=100)
         for line in picture(job_of(evil), 100):
@@ -118,21 +115,21 @@ def test_lines_above_the_bar(monkeypatch):
 
 
 def test_figures_and_tables(capsys):
-    show({HOSTILE: HOSTILE, "classes": [HOSTILE, OBEYED]}, as_json=False, title=HOSTILE)
+    show({HOSTILE: HOSTILE, "classes": [HOSTILE, ESCAPES]}, as_json=False, title=HOSTILE)
     Table([Column("name", HOSTILE, left=True)], [{"name": HOSTILE}]).print(Console(width=400, soft_wrap=True))
     say(HOSTILE)
     say(HOSTILE, err=True)
-    said = capsys.readouterr()
-    require_letters(said.out)
-    require_letters(said.err)
-    assert said.out.replace("\n", "").count("\\u202e") >= 3
+    captured = capsys.readouterr()
+    require_letters(captured.out)
+    require_letters(captured.err)
+    assert captured.out.replace("\n", "").count("\\u202e") >= 3
 
 
 # ---------------------------------------------------------------- commands
 
 
 @pytest.fixture
-def named(make_corpus, tmp_path) -> Path:
+def named(make_corpus, tmp_path):
     """A corpus whose directory, name and classes are hostile."""
     rng = np.random.default_rng(0)
     y = np.arange(60) % 2
@@ -140,11 +137,11 @@ def named(make_corpus, tmp_path) -> Path:
     return Path(shutil.move(made.path, tmp_path / "a\x1b[2J\u202e\udc80.corpus"))
 
 
-def test_commands_on_files_with_such_names(run, named, tmp_path):
+def test_commands_on_files_with_hostile_names(run, named, tmp_path):
     model, job = tmp_path / "m\x1b]0;x\x07.model", tmp_path / "r\x1b[31m.run"
-    said = run("fit", named, model, "--landmarks", 10, "--run", job)
-    texts = [said.stdout, said.stderr]
-    for words in (
+    texts = []
+    for command in (
+        ["fit", named, model, "--landmarks", 10, "--run", job],
         ["info", named],
         ["info", model],
         ["check", named],
@@ -155,10 +152,10 @@ def test_commands_on_files_with_such_names(run, named, tmp_path):
         ["watch", job],
         ["plan", named, "--landmarks", 10],
     ):
-        found = run(*words)
-        texts += [found.stdout, found.stderr]
-    for text in texts:
-        require_letters(text)
+        result = run(*command)
+        texts += [result.stdout, result.stderr]
+        require_letters(result.stdout)
+        require_letters(result.stderr)
     assert any("\\x1b" in text for text in texts)
     assert "20,000" not in texts[0]
     require_letters((job / "report.html").read_text(encoding="utf-8"))
@@ -166,7 +163,7 @@ def test_commands_on_files_with_such_names(run, named, tmp_path):
 
 def test_errors_of_commands(run, tmp_path, named):
     evil = "none\x1b[2J\x07\u202e"
-    for words, code in (
+    for command, code in (
         (["info", tmp_path / evil], 3),
         (["fit", named, named], 3),
         (["fit", tmp_path / evil, tmp_path / "m"], 3),
@@ -178,9 +175,9 @@ def test_errors_of_commands(run, tmp_path, named):
         (["fit", named, "m", "--cluster", f"tcp://{evil}:1"], 8),
         ([f"--{evil}"], 2),
     ):
-        found = run(*words, code=code)
-        assert found.output
-        require_letters(found.output)
+        output = run(*command, code=code).output
+        assert output
+        require_letters(output)
 
 
 # ---------------------------------------------------------------- logs
@@ -198,31 +195,31 @@ def test_lines_of_logs(caplog):
     assert len(shown) == 2
     for line in shown:
         require_letters(line)
-        assert line.startswith("test_lines_of_logs ")  # who has logged it
+        assert line.startswith("test_lines_of_logs ")  # the name of the caller
     assert "Traceback" in shown[1]
 
 
-def test_only_these_modules_write_to_a_terminal_or_a_log():
-    """What is said passes through `visible`: nobody else has a logger, echoes, or prints plain text."""
+def test_all_output_passes_through_visible():
+    """No other modules have a logger, echo, or print plain text."""
     allowed = {
         "getLogger": {"data/visible.py"},
-        "echo": {"cli/options.py", "cli/runs.py"},  # the latter JSON alone, and `say` where it is a log
+        "echo": {"cli/options.py", "cli/runs.py"},  # the second prints JSON alone
         "print": {"monitor/terminal/figures.py"},  # JSON alone
     }
-    found: dict[str, set[str]] = {name: set() for name in allowed}
+    callers = {name: set() for name in allowed}
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             called = node.func if isinstance(node, ast.Call) else None
             key = getattr(called, "attr", getattr(called, "id", ""))
             if key in allowed and ast.unparse(called) in ("logging.getLogger", "click.echo", "print"):
-                found[key].add(str(path.relative_to(PACKAGE)))
-    assert found == allowed
+                callers[key].add(str(path.relative_to(PACKAGE)))
+    assert callers == allowed
 
 
 # ---------------------------------------------------------------- journals, reports, metrics, the page
 
 
-def test_a_journal_holds_ascii_and_gives_back_what_it_was_told(tmp_path):
+def test_a_journal_is_ascii_and_returns_the_text(tmp_path):
     journal = Journal(tmp_path, Scope(job="a", sweep="b"))
     journal(Note(HOSTILE))
     journal.close()
@@ -233,8 +230,8 @@ def test_a_journal_holds_ascii_and_gives_back_what_it_was_told(tmp_path):
     assert message["text"] == HOSTILE
 
 
-@pytest.mark.parametrize("evil", [HOSTILE, OBEYED * 300], ids=["all", "long"])
-def test_a_report_is_written_and_is_letters(tmp_path, evil):
+@pytest.mark.parametrize("evil", [HOSTILE, ESCAPES * 300], ids=["all", "long"])
+def test_the_report_shows_letters(tmp_path, evil):
     run = make_run(tmp_path / "digits.run", segments=30)
     put_into_journal(run, evil)
     html = Path(write(run)).read_bytes().decode("utf-8")
@@ -242,8 +239,8 @@ def test_a_report_is_written_and_is_letters(tmp_path, evil):
     assert "\\x1b[2J" in read_page(html)["jobs"][0]["title"]
 
 
-class Living:
-    """What the metrics use of a scheduler."""
+class Scheduler:
+    """The attributes of a scheduler that the metrics use."""
 
     status = None
 
@@ -255,29 +252,25 @@ def test_labels_of_metrics():
     prometheus_client = pytest.importorskip("prometheus_client")
     from prometheus_client.parser import text_string_to_metric_families
 
-    for evil in (HOSTILE, OBEYED * 100_000):
+    for evil in (HOSTILE, ESCAPES * 100_000):
         collector, board = Collector(), Board()
         state = job_of(evil)
         board.snapshot = lambda now, state=state: state  # type: ignore[method-assign]
         monitor = Monitor()
         monitor.board = board
-        scheduler = Living(monitor)
+        scheduler = Scheduler(monitor)
         collector.add(scheduler)
         registry = prometheus_client.CollectorRegistry()
         registry.register(collector)
         text = prometheus_client.generate_latest(registry).decode("utf-8")
         require_letters(text)
         assert "bigkernel_sweep_rows{" in text
-        labels = [
-            value
-            for family in text_string_to_metric_families(text)
-            for one in family.samples
-            for value in one.labels.values()
-        ]
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        labels = [value for sample in samples for value in sample.labels.values()]
         assert max(map(len, labels)) < 2500
         assert any("\\x1b[2J" in label for label in labels)
 
 
-@pytest.mark.parametrize("evil", [HOSTILE, OBEYED * 100_000], ids=["all", "long"])
-def test_the_page_sends_letters(evil):
+@pytest.mark.parametrize("evil", [HOSTILE, ESCAPES * 100_000], ids=["all", "long"])
+def test_the_page_shows_letters(evil):
     require_letters(render(job_of(evil)))

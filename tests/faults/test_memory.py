@@ -1,10 +1,7 @@
-"""Memory (F15): a fresh worker never takes more than its plan announced; what does not fit is refused beforehand."""
-
-from __future__ import annotations
+"""Memory (F15): a fresh worker uses at most the planned memory; too large plans are refused before the first task."""
 
 import re
 import warnings
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pickle import dumps
 
@@ -37,17 +34,17 @@ from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSoluti
 from bigkernel.estimators.kernel_basis import LandmarkBasis
 from bigkernel.events.job import SweepStarted, observe
 
-# a process holds libraries and what its allocator keeps; neither grows with the task
+# libraries and the allocator of a process; neither grows with the task
 ALLOCATOR_BYTES = 2**22
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")]
 
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory):
-    """A corpus of n rows of d features, its targets classes (c of them) or numbers (0), made once a module."""
+    """Return a corpus of n rows, d features and c classes (numbers if 0), written once."""
     made = {}
 
-    def build(n, d, dtype, c, chunk_rows, *, bad=False):
+    def build(n, d, dtype, c, chunk_rows, bad=False):
         key = (n, d, dtype, c, chunk_rows, bad)
         if key not in made:
             g = np.random.default_rng(0)
@@ -69,19 +66,13 @@ def make(tmp_path_factory):
 
 
 @contextmanager
-def one_worker(memory_limit: int = 0) -> Iterator[Client]:
-    """A worker that is neither paused nor ended for what it takes: it is measured."""
-    kept = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause", "terminate")}
+def one_worker(memory_limit=0):
+    """Start a worker that Dask neither pauses nor ends for its memory."""
+    off = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause", "terminate")}
+    options = {"memory_limit": memory_limit, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
     with (
-        dask.config.set(kept),
-        LocalCluster(
-            n_workers=1,
-            threads_per_worker=1,
-            memory_limit=memory_limit,
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",
-            worker_dashboard_address="127.0.0.1:0",
-        ) as cluster,
+        dask.config.set(off),
+        LocalCluster(n_workers=1, threads_per_worker=1, worker_dashboard_address="127.0.0.1:0", **options) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
@@ -91,7 +82,7 @@ def gaussian(d):
     return Gaussian(2 * d**0.5)
 
 
-def spread(rows, out):
+def deviations(rows, out):
     d = as_rows(rows).shape[1]
     g = np.random.default_rng(1)
     model = KernelRidge(gaussian(d), n_landmarks=50, random_state=0).fit(g.normal(size=(500, d)), g.normal(size=500))
@@ -107,7 +98,7 @@ def searched(kind, **options):
     return search
 
 
-# (n, d, dtype, classes, rows of a chunk), and what is done with it
+# arguments of `make`, and the job
 CASES = {
     "500 landmarks of digits": (
         (16_000, 784, "uint8", 10, 8000),
@@ -128,7 +119,7 @@ CASES = {
         ),
     ),
     "search, semi-supervised": ((12_000, 50, "float32", 4, 6000), searched(SSSLClassifier, n_components=50)),
-    "deviations": ((60_000, 8, "float64", 0, 40_000), spread),
+    "deviations": ((60_000, 8, "float64", 0, 40_000), deviations),
 }
 FAST = ("semi-supervised",)
 
@@ -137,29 +128,23 @@ FAST = ("semi-supervised",)
     "shape, job",
     [pytest.param(*case, id=name, marks=[pytest.mark.slow] * (name not in FAST)) for name, case in CASES.items()],
 )
-def test_a_fresh_worker_takes_no_more_than_announced(shape, job, make, tmp_path):
-    *of_rows, bad = shape if len(shape) == 6 else (*shape, False)
-    rows, tiny = make(*of_rows, bad=bad), make(40, 3, "float32", 0, 10)
+def test_a_fresh_worker_uses_at_most_the_planned_memory(shape, job, make, tmp_path):
+    rows, tiny = make(*shape), make(40, 3, "float32", 0, 10)
     plans = []
-
-    def note(event):
-        if isinstance(event, SweepStarted):
-            plans.append(event.plan)
-
     with one_worker() as client, executing(client):
         Ridge().fit(tiny)  # the libraries are loaded
         (before,) = client.run(peak_bytes).values()
-        with observe(note):
+        with observe(lambda event: plans.append(event.plan) if isinstance(event, SweepStarted) else None):
             job(rows, tmp_path)
         (peak,) = client.run(peak_bytes).values()
-    announced = max(plan.task_bytes for plan in plans)
-    assert peak - before <= announced + ALLOCATOR_BYTES
+    planned = max(plan.task_bytes for plan in plans)
+    assert peak - before <= planned + ALLOCATOR_BYTES
     assert peak <= max(plan.worker_bytes(settings().worker_base_bytes) for plan in plans)
-    assert peak - before > announced / 5  # and the announcement is about what it takes
+    assert peak - before > planned / 5
 
 
 def model_file(path, m, d, dtype):
-    """A model of m random landmarks and coefficients, as a fit by conjugate gradients leaves one, from its file."""
+    """Save and load a model by conjugate gradients with m random landmarks and coefficients."""
     g, c = np.random.default_rng(2), 10
     model = KernelRidgeClassifier(gaussian(d), n_landmarks=m, solver="cg", random_state=0)
     inputs = Inputs(d, classes=np.arange(c))
@@ -180,7 +165,7 @@ def model_file(path, m, d, dtype):
 
 
 @pytest.mark.slow
-def test_a_worker_of_two_gib_serves_fifty_thousand_landmarks_in_what_was_announced(make, tmp_path):
+def test_a_worker_of_2_gib_predicts_with_50_000_landmarks_as_planned(make, tmp_path):
     m, d, dtype = 50_000, 784, "float32"
     model, tiny = model_file(tmp_path / "model", m, d, dtype), make(40, 3, "float32", 0, 10)
     rows = Rescaler(1 / 255).fit(corpus := make(2048, d, "uint8", 10, 2048)).transform(corpus)
@@ -199,17 +184,17 @@ def test_a_worker_of_two_gib_serves_fifty_thousand_landmarks_in_what_was_announc
                     warnings.filterwarnings("ignore", "Sending large graph")  # the model of a lazy array
                     job()
                 (peaks[name],) = client.run(peak_bytes).values()
-    announced, taken = max(plan.task_bytes for plan in plans), peaks["predict_to"] - before
-    assert taken <= announced + ALLOCATOR_BYTES
-    assert announced <= 1.25 * taken
+    planned, used = max(plan.task_bytes for plan in plans), peaks["predict_to"] - before
+    assert used <= planned + ALLOCATOR_BYTES
+    assert planned <= 1.25 * used
     assert max(plan.worker_bytes(settings().worker_base_bytes) for plan in plans) <= limit
-    assert peaks["lazy"] - before <= announced + len(dumps(model._predictor()))  # the graph travels with it
+    assert peaks["lazy"] - before <= planned + len(dumps(model._predictor()))  # in the graph
     assert peaks["lazy"] <= limit
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["rows", "landmarks"])
-def test_a_plan_that_does_not_fit_is_refused_before_the_first_task_and_its_advice_fits(make, what):
+def test_a_too_large_plan_is_refused_before_the_first_task_and_its_advice_fits(make, what):
     base = settings().worker_base_bytes
     if what == "rows":
         build = lambda chunk_rows: make(16_000, 784, "uint8", 10, chunk_rows)  # noqa: E731

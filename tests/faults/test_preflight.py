@@ -1,23 +1,18 @@
-"""What is found before the first task: F35, workers without bigkernel or with other versions; input or run not shared.
+"""Checks before the first task: F35, workers without bigkernel or with other versions, data or run not shared.
 
-Workers are real processes beside a scheduler of this one; where this process may, they live in a mount namespace of
-their own, so that a path holds something else for them.
+Workers are processes, with other modules or in their own mount namespace, where paths hold other data.
 """
 
-from __future__ import annotations
-
 import os
-import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import dask
 import numpy as np
 import pytest
 from distributed import Client
-from probes import Sums, Touch, local_cluster
+from probes import Sums, local_cluster
 
 from bigkernel import open_corpus, write_corpus
 from bigkernel.engine.preflight import wait_for_workers
@@ -35,42 +30,32 @@ def corpus(path, seed=0):
 
 
 @pytest.fixture
-def touch(tmp_path):
-    return Touch(str(tmp_path / "touched"))
-
-
-@pytest.fixture
 def rows(tmp_path):
     return as_rows(corpus(tmp_path / "corpus"))
 
 
 @pytest.fixture
 def joined(tmp_path):
-    """A client of a scheduler here, and of one worker of another kind: other modules first, or another mount."""
-    ends = []
+    """Start a worker with other modules or another mount; return the client of its scheduler."""
+    processes = []
     with local_cluster(0) as cluster, Client(cluster, set_as_default=False) as client:
 
-        def join(*, modules: Path | None = None, mount: str = ""):
-            words = [sys.executable, "-c", WORKER, cluster.scheduler_address, "--nthreads", "1", "--no-dashboard"]
-            words += ["--host", "127.0.0.1", "--no-nanny", "--local-directory", str(tmp_path / "scratch")]
+        def join(*, modules=None, mount=""):
+            command = [sys.executable, "-c", WORKER, cluster.scheduler_address, "--nthreads", "1", "--no-dashboard"]
+            command += ["--host", "127.0.0.1", "--no-nanny", "--local-directory", str(tmp_path / "scratch")]
             if mount:
-                if (
-                    shutil.which("unshare") is None
-                    or subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode
-                ):
+                if os.system("unshare -m true 2> /dev/null"):
                     pytest.skip("a mount namespace cannot be made here")
-                words = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh", *words]
-            path = os.pathsep.join([*([str(modules)] if modules else []), *filter(None, sys.path)])
+                command = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh", *command]
+            path = os.pathsep.join(map(str, filter(None, [modules, *sys.path])))
+            environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
             with open(tmp_path / "worker.log", "w") as log:
-                process = subprocess.Popen(
-                    words, env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}, stderr=log, cwd=tmp_path
-                )
-            ends.append(process)
+                processes.append(subprocess.Popen(command, env=environment, stderr=log, cwd=tmp_path))
             wait_for_workers(client, 1, 90)
             return client
 
         yield join
-        for process in ends:
+        for process in processes:
             process.kill()
             process.wait()
 
@@ -85,19 +70,18 @@ def test_f35_a_worker_without_bigkernel_is_named_before_the_first_task(joined, r
     assert touch.starts() == []
 
 
-def test_f35_a_worker_of_another_version_is_named_with_both(joined, rows, touch, tmp_path):
+def test_f35_a_worker_of_another_version_is_refused_with_both_versions(joined, rows, touch, tmp_path):
     modules = tmp_path / "modules"
     modules.mkdir()
     (modules / "sitecustomize.py").write_text("import numpy\nnumpy.__version__ += '.1'\n")
     client = joined(modules=modules)
-    with pytest.raises(
-        ConfigError, match=r"worker tcp://\S+: found numpy \S+\.1, expected \S+ as on the driver; install"
-    ):
+    message = r"worker tcp://\S+: found numpy \S+\.1, expected \S+ as on the driver; install"
+    with pytest.raises(ConfigError, match=message):
         sweep(rows, Sums(D, touch), client=client)
     assert touch.starts() == []
 
 
-def test_a_worker_that_sees_another_corpus_none_or_no_shared_run_is_named(joined, rows, touch, tmp_path):
+def test_a_worker_with_another_corpus_none_or_no_shared_run_is_named(joined, rows, touch, tmp_path):
     corpus(tmp_path / "other", seed=1)
     lost, run, private = as_rows(corpus(tmp_path / "lost")), tmp_path / "run", tmp_path / "private"
     for place in (run, private):
@@ -106,23 +90,23 @@ def test_a_worker_that_sees_another_corpus_none_or_no_shared_run_is_named(joined
         mount=f"mount --bind {tmp_path}/other {rows.x.path} && mount -t tmpfs tmpfs {lost.x.path} "
         f"&& mount --bind {run} {run} && mount -o remount,ro,bind {run} && mount -t tmpfs tmpfs {private}"
     )
-    seen = as_rows(open_corpus(tmp_path / "other"))
+    shared = as_rows(open_corpus(tmp_path / "other"))
     not_shared = r"worker tcp://\S+: the run directory .* is not shared with it, or is not writable"
-    for found, directory, message in (
+    for data, directory, message in (
         (rows, None, "expected the same data on all workers and the driver"),
         (lost, None, r"worker tcp://\S+: the input cannot be read: .*lost"),
-        (seen, run, not_shared),
-        (seen, private, not_shared),
+        (shared, run, not_shared),
+        (shared, private, not_shared),
     ):
         with pytest.raises(DataError, match=message):
-            sweep(found, Sums(D, touch), client=client, run=directory)
+            sweep(data, Sums(D, touch), client=client, run=directory)
     assert touch.starts() == []
     assert list(tmp_path.glob("*/.preflight*")) == []
 
 
-def test_a_worker_that_does_not_answer_ends_the_wait(rows, touch):
+def test_a_worker_that_does_not_answer_is_a_stall(rows, touch):
     with (
-        dask.config.set({"bigkernel.stall-seconds": 2}),
+        dask.config.set({"bigkernel.stall-seconds": 1}),
         local_cluster(1) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
@@ -130,15 +114,15 @@ def test_a_worker_that_does_not_answer_ends_the_wait(rows, touch):
         os.kill(pid, 19)
         try:
             start = time.monotonic()
-            with pytest.raises(StalledError, match="workers did not answer within 2 s before the first task"):
+            with pytest.raises(StalledError, match="workers did not answer within 1 s before the first task"):
                 sweep(rows, Sums(D, touch), client=client)
-            assert time.monotonic() - start < 40  # and not when Dask replaces a frozen worker, after five minutes
+            assert time.monotonic() - start < 40  # Dask replaces a frozen worker after five minutes
         finally:
             os.kill(pid, 18)
     assert touch.starts() == []
 
 
-def test_another_kind_of_processor_is_a_warning_and_no_error(client, rows, monkeypatch):
+def test_another_kind_of_processor_is_a_warning(client, rows, monkeypatch):
     monkeypatch.setattr("bigkernel.engine.preflight.processor", lambda: "abacus")
     with pytest.warns(RuntimeWarning, match=r"runs on .*, the driver on abacus: .* last bits"):
         swept = sweep(rows, Sums(D), client=client)
@@ -148,7 +132,7 @@ def test_another_kind_of_processor_is_a_warning_and_no_error(client, rows, monke
 # ---------------------------------------------------------------- F36
 
 
-def test_f36_a_read_only_temporary_directory_disturbs_no_fit(tmp_path, start):
+def test_f36_a_fit_needs_no_temporary_directory(tmp_path, start):
     data = corpus(tmp_path / "corpus")
     code = f"""
 import numpy as np

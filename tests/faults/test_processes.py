@@ -1,6 +1,4 @@
-"""Processes that die, freeze or are told to end: F1 to F8, F14 to F16, F28, F29. Each has its undisturbed twin."""
-
-from __future__ import annotations
+"""Processes that die, freeze or are ended by a signal (F1 to F7, F13, F15, F16, F29)."""
 
 import fcntl
 import json
@@ -21,7 +19,7 @@ import pytest
 from distributed import Client
 from drivers import HELD, SEGMENTS, SLOW, D, leftovers, published, same_model, wait_until
 from machines import free_port
-from probes import Both, Bulky, Crash, Devour, DieUnless, Hold, Sleep, Sums, Touch, local_cluster
+from probes import Both, Bulky, Crash, Devour, DieUnless, Hold, Sleep, Sums, local_cluster
 
 from bigkernel import connect
 from bigkernel.data import zarr_arrays
@@ -38,28 +36,27 @@ SLEEPY = Sums(D, Sleep(0.1))  # two chunks a segment
 
 @pytest.fixture(autouse=True)
 def patience(fault_segments):
-    """A stall is told before the time of a test runs out, and long after a machine that is slow has done its part."""
+    """Report a stall before the timeout of a test, but not on a slow machine."""
     with dask.config.set({"bigkernel.stall-seconds": 90}):
         yield
 
 
 @pytest.fixture
 def hold(rows, tmp_path):
-    """Holds workers at the last three segments until its gate is there: two of them, by their order, are last."""
+    """Holds workers at the last three segments until its gate opens."""
     return Hold(plan_sweep(rows, SLEEPY).segments[-3].start, str(tmp_path / "gate"))
 
 
-def let_on(hold):
-    """Open the gate."""
+def open_gate(hold):
     Path(hold.gate).touch()
 
 
-def hit(when, what):
-    """Do `what` in a thread as soon as `when()`; the thread, to be joined."""
+def call_when(condition, function):
+    """Call a function in a thread as soon as a condition holds; return the thread."""
 
     def act():
-        wait_until(when)
-        what()
+        wait_until(condition)
+        function()
 
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
@@ -76,20 +73,19 @@ def bits(swept):
 @pytest.mark.parametrize(
     "kept, both",
     [(True, False), pytest.param(False, True, marks=pytest.mark.slow)],
-    ids=["one worker, with a run", "both, without"],
+    ids=["one worker, run", "both workers"],
 )
-def test_f1_f2_killed_workers_cost_no_bit_and_are_reported(rows, clean, tmp_path, hold, kept, both):
+def test_f1_f2_killed_workers_change_no_bit_and_are_reported(rows, clean, tmp_path, touch, hold, kept, both):
     run = tmp_path / "run" if kept else None
-    touch = Touch(str(tmp_path / "touched"))
 
     def kill():
-        for victim in workers if both else hold.holding()[:1]:  # in the midst of a segment
+        for victim in workers if both else hold.holding()[:1]:
             os.kill(victim, signal.SIGKILL)
-        let_on(hold)
+        open_gate(hold)
 
     with connect("local", workers=2, dashboard=0) as client:
         workers = list(client.run(os.getpid).values())
-        thread = hit(lambda: len(touch.starts()) >= 8 and hold.holding(), kill)
+        thread = call_when(lambda: len(touch.starts()) >= 8 and hold.holding(), kill)
         swept = sweep(rows, Sums(D, Both((touch, hold))), client=client, run=run)
         thread.join(10)
     assert bits(swept) == clean
@@ -103,31 +99,31 @@ def test_f1_f2_killed_workers_cost_no_bit_and_are_reported(rows, clean, tmp_path
 
 
 @pytest.mark.slow
-def test_f3_workers_that_crash_all_the_while_end_in_the_result_or_in_a_named_error(rows, clean, tmp_path):
-    # three segments of a worker's life, wherever the fourth is then: so that it comes to an end on any machine
+def test_f3_workers_that_crash_repeatedly_end_in_the_result_or_a_named_error(rows, clean, tmp_path):
+    # a worker lives for three segments, so that the sweep ends on any machine
     crashing = Sums(D, Both((Crash(7, spared=os.getpid()), Sleep(0.05))))
     with connect("local", workers=2, dashboard=0) as client:
         try:
             swept = sweep(rows, crashing, client=client, run=tmp_path / "run")
         except TaskAbandonedError as error:
-            told = str(error)
+            text = str(error)
         else:
             assert bits(swept) == clean
-            told = " ".join(swept.report()["incidents"])
-    assert re.search(r"rows \d+:\d+|worker tcp://\S+ lost", told)
+            text = " ".join(swept.report()["incidents"])
+    assert re.search(r"rows \d+:\d+|worker tcp://\S+ lost", text)
     resumed = sweep(rows, crashing, client="threads", run=tmp_path / "run", resume=True)
     assert bits(resumed) == clean
 
 
 @pytest.mark.slow
-def test_f4_a_poisoned_segment_is_named_alone_and_only_the_rest_is_done_after_its_repair(rows, clean, tmp_path):
+def test_f4_a_segment_that_kills_workers_is_named_and_the_rest_is_resumed(rows, clean, tmp_path):
     guilty = plan_sweep(rows, SLEEPY).segments[9]
     cure = tmp_path / "cure"
     poison = Sums(D, DieUnless(guilty.start, str(cure)))
     with dask.config.set({"bigkernel.allowed-failures": 2}), connect("local", workers=2, dashboard=0) as client:
         with pytest.raises(TaskAbandonedError) as caught:
             sweep(rows, poison, client=client, run=tmp_path / "run")
-        # its neighbours in the queue of the dying workers are not named
+        # other segments of the killed workers are not named
         assert re.match(rf"rows {guilty.start}:{guilty.stop}: abandoned after 3 worker processes", str(caught.value))
         assert "last log message: " in str(caught.value)
         before = published(tmp_path / "run")
@@ -140,31 +136,31 @@ def test_f4_a_poisoned_segment_is_named_alone_and_only_the_rest_is_done_after_it
 
 @pytest.mark.slow
 def test_f5_a_frozen_worker_is_replaced_within_its_time_to_live(rows, clean, tmp_path, hold):
-    stopped, told = {}, {}  # when, by the worker's address
+    stopped, reported = {}, {}  # times by address of the worker
 
     def held():
-        """Address and process of a worker that is held; where this machine is slow, it may be none of the first two."""
-        found = client.run(os.getpid, on_error="ignore")
-        return next(((address, pid) for address, pid in found.items() if pid in hold.holding()), None)
+        """Return the address and process of a held worker."""
+        workers = client.run(os.getpid, on_error="ignore")
+        return next(((address, pid) for address, pid in workers.items() if pid in hold.holding()), None)
 
     def freeze():
         address, pid = held()
         os.kill(pid, signal.SIGSTOP)
         stopped[address] = time.monotonic()
-        let_on(hold)
+        open_gate(hold)
 
     def note(event):
         if isinstance(event, Incident) and "did not respond for too long" in event.text:
-            told[event.worker] = time.monotonic()
+            reported[event.worker] = time.monotonic()
 
     with dask.config.set({"bigkernel.worker-ttl-seconds": 6}), connect("local", workers=2, dashboard=0) as client:
-        thread = hit(held, freeze)
+        thread = call_when(held, freeze)
         with observe(note):
             swept = sweep(rows, Sums(D, hold), client=client, run=tmp_path / "run")
         thread.join(10)
     assert bits(swept) == clean
     ((address, since),) = stopped.items()
-    assert 3 < told[address] - since < 50  # 6 s of silence, and the check of it every 6 s
+    assert 3 < reported[address] - since < 50  # after 6 s of silence, checked every 6 s
     assert any("did not respond for too long" in text for text in swept.report()["incidents"])
     assert leftovers(tmp_path / "run") == []
 
@@ -183,50 +179,42 @@ def test_f15_a_task_beyond_its_workers_memory_ends_in_a_named_error(rows, tmp_pa
 
 
 @pytest.mark.slow
-def test_f6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault_corpus, undisturbed, start, tmp_path):
+def test_f6_a_killed_scheduler_ends_the_driver_and_the_job_is_resumed(fault_corpus, undisturbed, start, tmp_path):
     here = f"tcp://127.0.0.1:{free_port()}"
-    code = (
-        "import sys; from distributed.cli.dask_scheduler import main; sys.argv[0] = 'dask scheduler'; main()",
-        "import sys; from distributed.cli.dask_worker import main; sys.argv[0] = 'dask worker'; main()",
-    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+    def process(role, *arguments):
+        code = f"import sys; from distributed.cli.dask_{role} import main; sys.argv[0] = 'dask {role}'; main()"
+        command = [sys.executable, "-c", code, *arguments, "--host", "127.0.0.1", "--no-dashboard"]
+        return subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tmp_path, env=environment)
 
     def cluster():
-        words = ["--host", "127.0.0.1", "--port", here.rpartition(":")[2], "--no-dashboard"]
-        scheduler = subprocess.Popen([sys.executable, "-c", code[0], *words], stderr=subprocess.DEVNULL, cwd=tmp_path)
-        words = [here, "--host", "127.0.0.1", "--nthreads", "1", "--no-dashboard", "--memory-limit", "1GB"]
-        words += ["--death-timeout", "60"]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        workers = [
-            subprocess.Popen(
-                [sys.executable, "-c", code[1], *words], stderr=subprocess.DEVNULL, cwd=tmp_path, env=environment
-            )
-            for _ in range(2)
-        ]
-        return scheduler, workers
+        options = ["--nthreads", "1", "--memory-limit", "1GB", "--death-timeout", "60"]
+        scheduler = process("scheduler", "--port", here.rpartition(":")[2])
+        return scheduler, [process("worker", here, *options) for _ in range(2)]
 
-    words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--seed", "1", "--cluster", here]
-    words += ["--run", "run", "--json"]
+    command = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--seed", "1", "--cluster", here]
+    command += ["--run", "run", "--json"]
     scheduler, workers = cluster()
     try:
-        driver = start(words, **HELD)
+        driver = start(command, **HELD)
         driver.until(lambda: published(tmp_path / "run") >= 3, "three segments")
         below = [child for worker in workers for child in psutil.Process(worker.pid).children(recursive=True)]
         scheduler.kill()
-        assert driver.wait(60) == 6  # long before a stall is told, after ten minutes
+        assert driver.wait(60) == 6  # a stall is reported after ten minutes
         assert re.search(r"StalledError: .*(cluster was lost|connection).*resume", driver.errors().replace("\n", " "))
         wait_until(lambda: all(worker.poll() is not None for worker in workers), what="workers that end")
         wait_until(lambda: not any(map(alive, below)), what="processes of nannies that end")
         before = published(tmp_path / "run")
         scheduler.wait()
         scheduler, workers = cluster()
-        again = start([*words, "--resume"], **SLOW)
+        again = start([*command, "--resume"], **SLOW)
         assert again.wait() == 0, again.errors()
     finally:
-        for process in (scheduler, *workers):
-            process.kill()
-            process.wait()
-    report = json.loads(again.out.read_text())
-    assert report["resumed_segments"] == before
+        for each in (scheduler, *workers):
+            each.kill()
+            each.wait()
+    assert json.loads(again.out.read_text())["resumed_segments"] == before
     assert same_model(tmp_path / "a.model", undisturbed)
 
 
@@ -238,13 +226,11 @@ def test_f6_a_killed_scheduler_ends_the_driver_soon_and_the_job_is_resumed(fault
         pytest.param(signal.SIGINT, 75, "local", marks=pytest.mark.slow),
     ],
 )
-def test_f7_a_driver_that_is_ended_is_resumed_to_the_same_bits(
-    fault_corpus, undisturbed, start, tmp_path, where, signal_, code
-):
-    words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--seed", "1"]
-    words += ["--cluster", where, "--run", "run", "--json"]
-    words += ["--workers", "2", "--dashboard-port", "0"] if where == "local" else []
-    driver = start(words, **HELD)
+def test_f7_an_ended_driver_is_resumed_bit_by_bit(fault_corpus, undisturbed, start, tmp_path, where, signal_, code):
+    command = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--seed", "1"]
+    command += ["--cluster", where, "--run", "run", "--json"]
+    command += ["--workers", "2", "--dashboard-port", "0"] if where == "local" else []
+    driver = start(command, **HELD)
     driver.until(lambda: published(tmp_path / "run") >= 3, "three segments")
     children = driver.workers()
     if signal_ == signal.SIGINT:
@@ -260,15 +246,14 @@ def test_f7_a_driver_that_is_ended_is_resumed_to_the_same_bits(
     if code == 75:
         assert leftovers(tmp_path / "run") == []
         assert "finished segments are kept, and --resume continues from them" in driver.errors()
-        # what was under way has been published: each segment that was begun is there
-        begun = {path.name for path in tmp_path.glob("run/moments/starts/0-*")}
-        assert begun == {path.stem for path in tmp_path.glob("run/moments/receipts/0-*.json")}
-    again = start([*words, "--resume"], **SLOW)
+        # all started segments are published
+        started = {path.name for path in tmp_path.glob("run/moments/starts/0-*")}
+        assert started == {path.stem for path in tmp_path.glob("run/moments/receipts/0-*.json")}
+    again = start([*command, "--resume"], **SLOW)
     assert again.wait() == 0, again.errors()
-    report = json.loads(again.out.read_text())
-    assert report["resumed_segments"] == kept
-    begun = sum(len(path.read_text().splitlines()) for path in tmp_path.glob("run/moments/starts/0-*"))
-    assert begun - SEGMENTS <= 2  # no more than one segment a worker was done again
+    assert json.loads(again.out.read_text())["resumed_segments"] == kept
+    n_starts = sum(len(path.read_text().splitlines()) for path in tmp_path.glob("run/moments/starts/0-*"))
+    assert n_starts - SEGMENTS <= 2  # at most one repeated segment per worker
     assert leftovers(tmp_path / "run") == []
     assert same_model(tmp_path / "a.model", undisturbed)
 
@@ -277,7 +262,7 @@ def alive(process):
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-DEAF = """
+BUSY = """
 import signal, time
 from bigkernel.engine import interrupts
 interrupts.LAST_SECONDS = 0.5
@@ -285,18 +270,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 with interrupts.terminable():
     while True:
         try:
-            print("at it", flush=True)
+            print("running", flush=True)
             time.sleep(60)
         except KeyboardInterrupt:
-            pass  # as a call that goes on for minutes
+            pass  # like a call that takes minutes
 """
 
 
 @pytest.mark.parametrize("signal_, times", [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
-def test_f7_a_driver_that_cannot_answer_ends_all_the_same(start, signal_, times):
-    driver = start(DEAF)
+def test_f7_a_driver_that_ignores_interrupts_is_ended(start, signal_, times):
+    driver = start(BUSY)
     for i in range(times):
-        driver.until(lambda i=i: driver.out.read_text().count("at it") > i, "a signal that was heard")
+        driver.until(lambda i=i: driver.out.read_text().count("running") > i, "a received signal")
         driver.process.send_signal(signal_)
     assert driver.wait(30) == 75
 
@@ -305,27 +290,30 @@ def test_f7_a_driver_that_cannot_answer_ends_all_the_same(start, signal_, times)
 
 
 @pytest.mark.slow
-def test_f29_the_second_driver_on_a_run_ends_at_once_and_a_dead_ones_lock_is_taken(fault_corpus, start, tmp_path):
-    words = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--run", "run"]
-    first = start(words, **HELD)
+def test_f29_a_second_driver_is_refused_and_the_lock_of_a_dead_one_is_taken(fault_corpus, start, tmp_path):
+    command = ["fit", fault_corpus.path, "a.model", "--landmarks", "300", "--run", "run"]
+    first = start(command, **HELD)
     first.until(lambda: published(tmp_path / "run") >= 1, "a segment")
     first.process.send_signal(signal.SIGSTOP)  # frozen is not dead
-    second = start([*words[:2], "b.model", *words[3:], "--resume"], **SLOW)
+    second = start([*command[:2], "b.model", *command[3:], "--resume"], **SLOW)
     assert second.wait() == 9
     assert f"RunLockedError: run: in use by process {first.process.pid} on {socket.gethostname()}" in second.errors()
     assert first.process.poll() is None
     first.process.send_signal(signal.SIGCONT)
     first.process.kill()
     first.wait()
-    third = start([*words, "--resume"], **SLOW)
+    third = start([*command, "--resume"], **SLOW)
     assert third.wait() == 0, third.errors()
-    assert (
-        f"run: taking over the lock of process {first.process.pid} on {socket.gethostname()}, which died"
-        in third.errors()
-    )
+    message = f"run: taking over the lock of process {first.process.pid} on {socket.gethostname()}, which died"
+    assert message in third.errors()
 
 
-def test_f29_a_frozen_holder_is_alive_and_one_of_another_host_is_judged_by_its_files_age(tmp_path, monkeypatch):
+def make_old(file):
+    old = time.time() - 100
+    os.utime(file, (old, old))
+
+
+def test_f29_the_lock_of_another_host_is_taken_by_its_age(tmp_path, monkeypatch):
     with locked(tmp_path), pytest.raises(RunLockedError, match="in use by process"):
         Lock(tmp_path).acquire()
     lock = Lock(tmp_path)
@@ -334,21 +322,20 @@ def test_f29_a_frozen_holder_is_alive_and_one_of_another_host_is_judged_by_its_f
     monkeypatch.setattr("bigkernel.data.run_lock.socket.gethostname", lambda: "here")
     with pytest.raises(RunLockedError, match="on elsewhere"):
         Lock(tmp_path).acquire()
-    old = time.time() - 100
-    os.utime(tmp_path / "lock.json", (old, old))
+    make_old(tmp_path / "lock.json")
     other = Lock(tmp_path)
     other.acquire()
     assert other.left_by.endswith("on elsewhere")
     with pytest.raises(RunLockedError, match="another process took over the lock"):
         lock.require()
-    lock.release()  # does not take it from the one who has it now
+    lock.release()  # does not remove the lock of the other
     other.require()
     other.release()
     assert not (tmp_path / "lock.json").exists()
 
 
-def test_f29_process_numbers_of_another_namespace_mean_nothing(tmp_path, monkeypatch):
-    """A container on this host, under its name: its processes are not to be seen from here, and may well live."""
+def test_f29_process_numbers_of_another_namespace_are_ignored(tmp_path, monkeypatch):
+    """In a container with the name of this host, whose processes may be alive."""
     lock = Lock(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr("bigkernel.data.run_lock._namespace", lambda: "pid:[1]")
@@ -356,27 +343,25 @@ def test_f29_process_numbers_of_another_namespace_mean_nothing(tmp_path, monkeyp
         lock.acquire()
     with pytest.raises(RunLockedError, match="in use by process"):
         Lock(tmp_path).acquire()
-    old = time.time() - 100
-    os.utime(tmp_path / "lock.json", (old, old))
+    make_old(tmp_path / "lock.json")
     with locked(tmp_path):
         pass
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "a", "pid": -1, "since": "", "birth": ""}'])
-def test_f29_a_damaged_lock_is_named_at_once_and_taken_by_its_age(tmp_path, content):
+def test_f29_a_damaged_lock_is_refused_and_taken_by_its_age(tmp_path, content):
     path = tmp_path / "lock.json"
     path.write_text(content)
     with pytest.raises(RunLockedError, match=rf"^{path}: damaged or empty.* 0 s ago.*; remove the file"):
         Lock(tmp_path).acquire()
-    old = time.time() - 100
-    os.utime(path, (old, old))
+    make_old(path)
     with locked(tmp_path) as lock:
         assert lock.left_by == "an unknown process (lock.json is damaged)"
         lock.require()
 
 
-def test_f29_a_lock_that_could_not_be_removed_is_not_held(tmp_path, monkeypatch):
-    """On a disk that had turned read-only: this process lives, and is through with the run."""
+def test_f29_a_lock_that_cannot_be_removed_is_not_held(tmp_path, monkeypatch):
+    """The process has ended its run on a disk that became read-only."""
     with monkeypatch.context() as patch, locked(tmp_path):
         patch.setattr(Path, "unlink", lambda *_, **__: os.stat("/nowhere"))
     assert (tmp_path / "lock.json").exists()
@@ -384,7 +369,7 @@ def test_f29_a_lock_that_could_not_be_removed_is_not_held(tmp_path, monkeypatch)
         Lock(tmp_path).acquire()
 
 
-def test_f29_a_driver_that_is_frozen_while_it_takes_the_lock_is_waited_for_and_not_for_ever(tmp_path, monkeypatch):
+def test_f29_a_driver_frozen_while_it_takes_the_lock_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr("bigkernel.data.run_lock.GUARD_SECONDS", 0.1)
     with open(tmp_path / ".lock", "a") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
@@ -394,16 +379,15 @@ def test_f29_a_driver_that_is_frozen_while_it_takes_the_lock_is_waited_for_and_n
         pass
 
 
-def test_f29_a_driver_whose_lock_was_taken_stops_before_it_publishes_more(rows, tmp_path):
-    touch = Touch(str(tmp_path / "touched"))
+def test_f29_a_driver_without_its_lock_stops_before_it_publishes_more(rows, tmp_path, touch):
     hold = Hold(plan_sweep(rows, SLEEPY).segments[3].start, str(tmp_path / "gate"))
     lock = tmp_path / "run" / "lock.json"
 
     def steal():
         lock.write_text('{"token": "of another"}')
-        let_on(hold)
+        open_gate(hold)
 
-    thief = hit(hold.holding, steal)
+    thief = call_when(hold.holding, steal)
     with pytest.raises(RunLockedError, match="another process took over the lock; stopping this one"):
         sweep(rows, Sums(D, Both((touch, hold))), client="threads", run=tmp_path / "run")
     thief.join(10)
@@ -411,44 +395,36 @@ def test_f29_a_driver_whose_lock_was_taken_stops_before_it_publishes_more(rows, 
 
 
 @pytest.mark.slow
-def test_f16_a_cluster_that_loses_all_workers_for_good_ends_in_a_named_error(rows, tmp_path):
-    touch = Touch(str(tmp_path / "touched"))
+def test_f16_a_cluster_that_loses_all_workers_ends_in_a_named_error(rows, touch):
+    message = r"did not finish within 5 s .* workers: none; 1 lost since the start .* tcp://\S+: "
     with local_cluster(1) as cluster, Client(cluster, set_as_default=False) as client:
-        sweep(rows, Sums(D), client=client)  # the libraries are loaded, and may take their time
-        thread = hit(touch.starts, lambda: cluster.scale(0))
-        with (
-            dask.config.set({"bigkernel.stall-seconds": 5}),
-            pytest.raises(
-                StalledError, match=r"did not finish within 5 s .* workers: none; 1 lost since the start .* tcp://\S+: "
-            ),
-        ):
+        sweep(rows, Sums(D), client=client)  # loads the libraries
+        thread = call_when(touch.starts, lambda: cluster.scale(0))
+        with dask.config.set({"bigkernel.stall-seconds": 5}), pytest.raises(StalledError, match=message):
             sweep(rows, Sums(D, Both((touch, Sleep(0.5)))), client=client)
         thread.join(10)
 
 
-def test_f13_a_run_directory_without_room_is_refused_before_the_first_task(rows, tmp_path, monkeypatch):
+def test_f13_a_full_disk_of_a_run_is_refused_before_the_first_task(rows, tmp_path, touch, monkeypatch):
     usage = shutil.disk_usage(".")._replace(free=10**5)
-    touch = Touch(str(tmp_path / "touched"))
     monkeypatch.setattr("bigkernel.data.atomic_write.shutil.disk_usage", lambda _: usage)
     with pytest.raises(PlanTooLargeError, match=r"partial results needs up to .* MB free; free some space"):
         sweep(rows, Sums(D, touch), client="serial", run=tmp_path / "run")
     assert touch.starts() == []
 
 
-def test_f13_a_run_directory_that_fills_up_ends_the_job_which_is_resumed_when_there_is_room(rows, tmp_path, tmpfs):
-    disk = tmpfs("24M")
-    statistic = Bulky(D)  # partials of 0.8 MB
-    twin = sweep(rows, Bulky(D), client="serial")
+def test_f13_a_disk_that_fills_up_ends_the_job_which_is_resumed_later(rows, tmp_path, tmpfs):
+    disk, statistic = tmpfs("24M"), Bulky(D)  # partials of 0.8 MB
+    twin = sweep(rows, statistic, client="serial")
 
     def run(**options):
         return sweep(rows, statistic, client="threads", run=disk / "run", **options)
 
     (disk / "ballast").write_bytes(bytes(22 * 10**6))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bigkernel.engine.sweep.require_disk", lambda *_: None)  # it fills later
+        patch.setattr("bigkernel.engine.sweep.require_disk", lambda *_: None)  # the disk fills later
         with pytest.raises(DataError, match=r"(?i)no space|disk"):
             run()
     (disk / "ballast").unlink()
-    resumed = run(resume=True)
-    assert bits(resumed) == bits(twin)
+    assert bits(run(resume=True)) == bits(twin)
     assert leftovers(disk / "run") == []

@@ -1,6 +1,4 @@
-"""What surrounds a job: clocks, disks, homes, masks of modes, and forks."""
-
-from __future__ import annotations
+"""The environment of a job: clocks, disks, home directories, umasks, and forks."""
 
 import os
 import subprocess
@@ -35,29 +33,29 @@ def bits(swept):
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_f36_a_clock_that_is_set_while_a_job_runs_changes_nothing(rows, clean, tmp_path, monkeypatch, hours):
-    """Not the sum, the lock, the journal nor the report; and the time left is not wrong by that hour."""
-    true, moved, run = time.time, [], tmp_path / "run"
-    monkeypatch.setattr(time, "time", lambda: true() + 3600 * hours * bool(moved))
+def test_f36_a_clock_set_during_a_job_changes_nothing(rows, clean, tmp_path, monkeypatch, hours):
+    """The sum, the lock, the journal and the report are the same, and the remaining time is not wrong by an hour."""
+    true, jumps, run = time.time, [], tmp_path / "run"
+    monkeypatch.setattr(time, "time", lambda: true() + 3600 * hours * bool(jumps))
 
     def jump(chunk):
-        if chunk.start >= N // 2 and not moved:
-            moved.append(chunk.start)
+        if chunk.start >= N // 2 and not jumps:
+            jumps.append(chunk.start)
             with pytest.raises(RunLockedError), locked(run):
                 pass
 
-    begun = time.monotonic()
+    start = time.monotonic()
     with executing("serial", run=run):
         swept = sweep(rows, Sums(D, jump))
         board = Board()
         for message, _ in journal.read(run):
             board.apply(message, message["time"])
             shown = board.snapshot(message["time"])["jobs"][0]
-            assert 0 <= shown["elapsed_seconds"] < time.monotonic() - begun + 1
+            assert 0 <= shown["elapsed_seconds"] < time.monotonic() - start + 1
             for one in shown["sweeps"]:
                 left = one["remaining_seconds"] or {"expected": 0.0}
                 assert 0 <= left["expected"] < 3600 / 2
-    assert moved
+    assert jumps
     assert bits(swept) == clean
     assert leftovers(run) == []
     (state,) = survey(run)
@@ -72,16 +70,14 @@ def test_f36_a_clock_that_is_set_while_a_job_runs_changes_nothing(rows, clean, t
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_f13_a_run_directory_that_turns_read_only_is_named_and_gone_on_with(rows, clean, tmp_path, tmpfs):
+def test_f13_a_run_directory_that_becomes_read_only_is_named_and_resumed(rows, clean, tmp_path, tmpfs):
     disk, gate = tmpfs("60M"), str(tmp_path / "gate")
     hold = Hold(plan_sweep(rows, Sums(D)).segments[5].start, gate)
     with ExitStack() as stack:
-        stack.enter_context(
-            dask.config.set({"bigkernel.monitor": False})
-        )  # a journal that is open keeps a disk as it is
+        stack.enter_context(dask.config.set({"bigkernel.monitor": False}))  # an open journal keeps a disk writable
         client = stack.enter_context(connect("local", workers=2, dashboard=0))
-        left = disk / "run" / "partials" / f".left.{uuid.uuid4().hex}.partial"  # as of a segment that was being written
-        thread = threading.Thread(target=turn, args=(disk, "ro", hold, left))
+        left = disk / "run" / "partials" / f".left.{uuid.uuid4().hex}.partial"  # a half-written segment
+        thread = threading.Thread(target=make_read_only, args=(disk, hold, left))
         thread.start()
         with pytest.raises(DataError, match=r"(?i)read-only file system"):
             sweep(rows, Sums(D, hold), client=client, run=disk / "run")
@@ -92,31 +88,31 @@ def test_f13_a_run_directory_that_turns_read_only_is_named_and_gone_on_with(rows
     assert leftovers(disk / "run") == []
 
 
-def turn(disk, how, hold, left):
-    """Remount a disk once a task is held, a half-written directory on it, and let the task go on."""
+def make_read_only(disk, hold, left):
+    """Make a disk read-only while a task is held, with a half-written directory on it."""
     try:
-        wait_until(hold.holding, what="a task that is held")
+        wait_until(hold.holding, what="a held task")
         left.mkdir()
-        wait_until(lambda: remount(disk, how, check=False), what="a moment without a file that is being written")
+        wait_until(lambda: remount(disk, "ro", check=False), what="a moment without open files")
     finally:
         Path(hold.gate).touch()
 
 
 def remount(disk, how, *, check=True):
-    words = ["mount", "-o", f"remount,{how}", str(disk)]
-    return subprocess.run(words, capture_output=True, check=check).returncode == 0
+    command = ["mount", "-o", f"remount,{how}", str(disk)]
+    return subprocess.run(command, capture_output=True, check=check).returncode == 0
 
 
 # ---------------------------------------------------------------- homes
 
 
 @pytest.fixture(scope="module")
-def by_root(fault_corpus, tmp_path_factory):
-    """The checksums of a model that was made as usual."""
-    place = tmp_path_factory.mktemp("usual")
-    driver = Driver(["fit", fault_corpus.path, "a.model", *FIT], place)
+def usual_model(fault_corpus, tmp_path_factory):
+    """The checksums of a model that is fitted as usual."""
+    folder = tmp_path_factory.mktemp("usual")
+    driver = Driver(["fit", fault_corpus.path, "a.model", *FIT], folder)
     assert driver.wait() == 0, driver.errors()
-    return sums_of(place / "a.model")
+    return sums_of(folder / "a.model")
 
 
 FIT = ["--landmarks", "60", "--seed", "1"]
@@ -125,30 +121,29 @@ LOCAL = ["--cluster", "local", "--workers", "1", "--dashboard-port", "0", "--run
 
 @pytest.mark.slow
 @pytest.mark.cluster
-@pytest.mark.parametrize("what", ["a home that cannot be made, umask 077", "no home"])
-def test_f36_a_fit_needs_no_home_and_no_open_modes(fault_corpus, by_root, tmp_path, monkeypatch, start, what):
-    if what == "no home":
+@pytest.mark.parametrize("case", ["invalid home, umask 077", "no home"])
+def test_f36_a_fit_needs_no_home_and_keeps_the_umask(fault_corpus, usual_model, tmp_path, monkeypatch, start, case):
+    if case == "no home":
         monkeypatch.delenv("HOME", raising=False)
     else:
         monkeypatch.setenv("HOME", "/proc/nowhere")
-    before = os.umask(0o077 if "umask" in what else 0o022)
+    before = os.umask(0o077 if "umask" in case else 0o022)
     try:
         driver = start(["fit", fault_corpus.path, "a.model", *FIT, *LOCAL])
     finally:
         os.umask(before)
     assert driver.wait() == 0, driver.errors()
-    assert sums_of(tmp_path / "a.model") == by_root
-    if "umask" in what:
-        found = {path.stat().st_mode & 0o077 for path in (tmp_path / "run", tmp_path / "a.model")}
-        assert found == {0}
+    assert sums_of(tmp_path / "a.model") == usual_model
+    if "umask" in case:
+        assert not any(path.stat().st_mode & 0o077 for path in (tmp_path / "run", tmp_path / "a.model"))
 
 
-# ---------------------------------------------------------------- how processes begin
+# ---------------------------------------------------------------- forks
 
 
 @pytest.mark.slow
 def test_a_process_that_has_swept_may_fork(start, fault_corpus, clean):
-    """zarr's event loop and thread pools do not live on in a fork."""
+    """The event loop and thread pools of zarr do not work in a fork."""
     code = f"""
 import multiprocessing, sys
 import dask
@@ -159,8 +154,8 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 
 def bits(place):
-    wanted = {{"bigkernel.min-segments": {SEGMENTS}, "bigkernel.chunk-bytes": {N // (2 * SEGMENTS) * D * 4}}}
-    with dask.config.set(wanted):
+    steps = {{"bigkernel.min-segments": {SEGMENTS}, "bigkernel.chunk-bytes": {N // (2 * SEGMENTS) * D * 4}}}
+    with dask.config.set(steps):
         return zarr_arrays.digest(sweep(as_rows(open_corpus({fault_corpus.path!r})), Sums({D}), client=place).total)
 
 if __name__ == "__main__":

@@ -1,18 +1,13 @@
-"""Stores that are being written when something happens: gone on with to the same bytes, or not there at all.
+"""Interrupted writes of stores are resumed to the same bytes, or leave no store.
 
-F8 for stores (a crash at every chunk that is written), F13 (a full disk), F36 (a place that cannot be written) and F39
-(no chunk is written by two tasks).
+F8 for stores (a crash at any written chunk), F13 (a full disk), F36 (a read-only disk) and F39 (no chunk is written by
+two tasks).
 """
-
-from __future__ import annotations
 
 import errno
 import importlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,34 +17,32 @@ from zarr.storage import LocalStore
 from bigkernel import Gaussian, KernelRidge, executing
 from bigkernel.data import atomic_write, zarr_arrays
 from bigkernel.data.check import walk
-from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
+from bigkernel.data.corpus import CorpusInfo, CorpusWriter
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
 from bigkernel.errors import DataError, PlanTooLargeError
-from bigkernel.events.job import Event, Incident, observe
-from bigkernel.streaming.plan import Plan
+from bigkernel.events.job import Incident, observe
 
 N, D, CHUNK_ROWS = 210, 5, 20
 rng = np.random.default_rng(11)
 X = rng.normal(size=(N, D))
-Y = rng.integers(0, 3, N)
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 
 
 class CrashError(Exception):
-    """Ends a test's job in the middle."""
+    """Ends a job in the middle."""
 
 
 class Puts:
-    """Counts the chunks that are written to any store, and fails at one of them."""
+    """Counts the chunks written to any store, and fails at one of them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.done = 0
-        self.fail_at: int | None = None
-        self.error: Callable[[], Exception] = CrashError
+        self.fail_at = None
+        self.error = CrashError
 
-    def __call__(self, key: str) -> None:
+    def __call__(self, key):
         if key.endswith("zarr.json"):
             return
         if self.fail_at is not None and self.done >= self.fail_at:
@@ -58,11 +51,11 @@ class Puts:
 
 
 @pytest.fixture
-def puts(monkeypatch: pytest.MonkeyPatch) -> Puts:
+def puts(monkeypatch):
     counter, put = Puts(), LocalStore.set
 
-    async def counted(self: LocalStore, key: str, value: Any, *arguments: Any, **options: Any) -> None:
-        if "partials" not in str(self.root):  # those of runs are not what is counted
+    async def counted(self, key, value, *arguments, **options):
+        if "partials" not in str(self.root):  # chunks of runs are not counted
             counter(key)
         await put(self, key, value, *arguments, **options)
 
@@ -70,78 +63,62 @@ def puts(monkeypatch: pytest.MonkeyPatch) -> Puts:
     return counter
 
 
-def content(path: Path) -> dict[str, bytes]:
-    """Every file of a store."""
+def content(path):
+    """Return every file of a store."""
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
-def left(folder: Path) -> list[str]:
+def partial_names(folder):
     return sorted(path.name for path in folder.iterdir() if path.name.endswith(".partial"))
-
-
-def free_of(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
-    usage = shutil.disk_usage(".")._replace(free=free)
-    monkeypatch.setattr(atomic_write.shutil, "disk_usage", lambda path: usage)
 
 
 # ---------------------------------------------------------------- ingest
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Callable[[], Any]:
-    """A table; opened anew each time."""
-    rows = "\n".join(",".join([*map(repr, map(float, row)), f"c{label}"]) for row, label in zip(X, Y, strict=True))
-    (tmp_path / "table.csv").write_text(rows + "\n")
-    return lambda: open_source(tmp_path / "table.csv")
+def source(tmp_path):
+    """A file of rows."""
+    np.save(tmp_path / "table.npy", X)
+    return tmp_path / "table.npy"
 
 
-def write(source: Callable[[], Any], tmp_path: Path, to: str = "c", **options: Any) -> Corpus:
-    return ingest(source(), tmp_path / to, **{"chunk_rows": CHUNK_ROWS, "name": "table", **options})
+def write(source, tmp_path):
+    return ingest(open_source(source), tmp_path / "c", chunk_rows=CHUNK_ROWS)
 
 
 def test_an_ingest_that_dies_leaves_nothing(source, tmp_path, puts):
     puts.fail_at = 9
     with pytest.raises(CrashError):
         write(source, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["table.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["table.npy"]
 
 
-def test_what_a_killed_ingest_left_is_removed_by_the_next_and_nothing_else(source, tmp_path):
-    for name in (".c.0123456789abcdef.partial", ".c.d.0123456789abcdef.partial"):  # the other is of a corpus c.d
+def test_partial_directories_of_a_killed_ingest_are_removed_by_the_next(source, tmp_path):
+    for name in (".c.0123456789abcdef.partial", ".c.d.0123456789abcdef.partial"):  # the second is of a corpus c.d
         (tmp_path / name / "x").mkdir(parents=True)
     assert_array_equal(write(source, tmp_path).array("x")[:], X)
-    assert left(tmp_path) == [".c.d.0123456789abcdef.partial"]
+    assert partial_names(tmp_path) == [".c.d.0123456789abcdef.partial"]
 
 
 # ---------------------------------------------------------------- predictions
 
 
 @pytest.fixture
-def corpus(make_corpus: Callable[..., Corpus]) -> Corpus:
-    """Eleven chunks of 20 rows."""
+def corpus(make_corpus):
     return make_corpus(X, chunk_rows=CHUNK_ROWS)
 
 
 @pytest.fixture
-def model() -> KernelRidge:
-    """A small regressor."""
+def model():
     return KernelRidge(Gaussian(1.5), n_landmarks=12, random_state=0).fit(X, X @ np.arange(D))
 
 
-def predict(
-    model: KernelRidge,
-    corpus: Corpus,
-    path: Path,
-    run: Path | None = None,
-    *,
-    resume: bool = False,
-    decision: bool = True,
-) -> None:
+def predict(model, corpus, path, run=None, *, resume=False, decision=True):
     with executing("serial", run=run, resume=resume):
         model.predict_to(corpus, path, decision=decision)
 
 
-def test_predictions_that_die_at_any_chunk_are_gone_on_with_to_the_same_bytes(model, corpus, tmp_path, puts):
+def test_predictions_that_crash_at_any_chunk_are_resumed_to_the_same_bytes(model, corpus, tmp_path, puts):
     puts.done = 0
     predict(model, corpus, tmp_path / "undisturbed", decision=False)
     expected, total = content(tmp_path / "undisturbed"), puts.done
@@ -156,30 +133,28 @@ def test_predictions_that_die_at_any_chunk_are_gone_on_with_to_the_same_bytes(mo
         puts.done, puts.fail_at = 0, None
         predict(model, corpus, path, run, resume=True, decision=False)
         redone.append(puts.done)
-        if content(path) != expected or left(tmp_path):
+        if content(path) != expected or partial_names(tmp_path):
             wrong.append(k)
     assert wrong == []
-    # less and less is left to do: what finished segments wrote is not written again
+    # chunks of finished segments are not written again
     assert redone == sorted(redone, reverse=True)
     assert redone[0] == total
     assert redone[-1] <= total / 3
 
 
 @pytest.fixture
-def interrupted(model: KernelRidge, corpus: Corpus, tmp_path: Path, puts: Puts) -> Iterator[Path]:
-    """A run whose predictions died near their end; its scratch directory."""
+def interrupted(model, corpus, tmp_path, puts):
+    """The temporary directory of predictions that crashed near their end."""
     puts.done, puts.fail_at = 0, 18
     with pytest.raises(CrashError):
         predict(model, corpus, tmp_path / "p", tmp_path / "run")
     puts.done, puts.fail_at = 0, None
-    (name,) = left(tmp_path)
+    (name,) = partial_names(tmp_path)
     return tmp_path / name
 
 
-@pytest.mark.parametrize("damage", ["flipped", "deleted", "scratch gone", "metadata"])
-def test_chunks_of_finished_segments_are_read_back_before_they_are_published(
-    model, corpus, tmp_path, interrupted, puts, damage
-):
+@pytest.mark.parametrize("damage", ["flipped", "deleted", "no directory", "metadata"])
+def test_chunks_of_finished_segments_are_checked_before_publishing(model, corpus, tmp_path, interrupted, damage):
     chunk = interrupted / "prediction" / "c" / "2"
     if damage == "flipped":
         sound = chunk.read_bytes()
@@ -190,30 +165,30 @@ def test_chunks_of_finished_segments_are_read_back_before_they_are_published(
         (interrupted / "decision" / "zarr.json").write_text("{}")
     else:
         shutil.rmtree(interrupted)
-    events: list[Event] = []
+    events = []
     with observe(events.append):
         predict(model, corpus, tmp_path / "p", tmp_path / "run", resume=True)
     predict(model, corpus, tmp_path / "undisturbed")
     assert content(tmp_path / "p") == content(tmp_path / "undisturbed")
-    assert [looked.damage for looked in walk(tmp_path / "p", "predictions") if looked.damage] == []
-    told = [event.text for event in events if isinstance(event, Incident) and event.kind == "damage"]
-    assert ["writing all rows again" in text for text in told] == [True] * (damage != "metadata")
-    assert left(tmp_path) == []
+    assert not any(chunk.damage for chunk in walk(tmp_path / "p", "predictions"))
+    texts = [event.text for event in events if isinstance(event, Incident) and event.kind == "damage"]
+    assert ["writing all rows again" in text for text in texts] == [True] * (damage != "metadata")
+    assert partial_names(tmp_path) == []
 
 
-# ---------------------------------------------------------------- F39: one task, one chunk
+# ---------------------------------------------------------------- F39
 
 
 @pytest.mark.parametrize("index, shift", [(1, -1), (5, 1), (10, -1)])
-def test_a_boundary_inside_a_chunk_is_refused_and_no_store_appears(model, corpus, tmp_path, monkeypatch, index, shift):
+def test_a_segment_boundary_inside_a_chunk_is_refused(model, corpus, tmp_path, monkeypatch, index, shift):
     """F39: an inner boundary of the plan is shifted by one row, up and down."""
     engine = importlib.import_module("bigkernel.engine.sweep")
     plan = engine.plan
 
-    def shifted(bounds: Any, *arguments: Any, **options: Any) -> Plan:
-        moved = list(bounds)
-        moved[index] += shift
-        return plan(moved, *arguments, **options)
+    def shifted(bounds, *arguments, **options):
+        changed = list(bounds)
+        changed[index] += shift
+        return plan(changed, *arguments, **options)
 
     monkeypatch.setattr(engine, "plan", shifted)
     with pytest.raises(DataError, match=r"expected 20 rows in chunk \d+, found (19|21)"):
@@ -221,23 +196,22 @@ def test_a_boundary_inside_a_chunk_is_refused_and_no_store_appears(model, corpus
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
 
 
-# ---------------------------------------------------------------- F13: a full disk
+# ---------------------------------------------------------------- F13
 
 
-def test_a_job_that_does_not_fit_on_the_disk_is_refused_before_it_begins(model, corpus, tmp_path, monkeypatch):
-    free_of(monkeypatch, N * 16 - 1)
+def test_a_job_that_does_not_fit_on_the_disk_is_refused_before_it_starts(model, corpus, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(".")._replace(free=N * 16 - 1)
+    monkeypatch.setattr(atomic_write.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(PlanTooLargeError, match=r"p.*: the prediction store needs up to 0.0 MB"):
         predict(model, corpus, tmp_path / "p")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG], ids=errno.errorcode.get)
-def test_a_disk_that_cannot_be_written_ends_a_job_with_its_state_and_leaves_nothing(
-    model, corpus, source, tmp_path, puts, number
-):
+def test_an_error_of_the_disk_ends_a_job_and_leaves_nothing(model, corpus, source, tmp_path, puts, number):
     before = sorted(path.name for path in tmp_path.iterdir())
     puts.error = lambda: OSError(number, os.strerror(number))
-    jobs: list[Callable[[], Any]] = [
+    jobs = [
         lambda: predict(model, corpus, tmp_path / "p"),
         lambda: write(source, tmp_path),
         lambda: zarr_arrays.publish(tmp_path / "g", "test", {"a": np.ones(9)}, {}),
@@ -249,7 +223,7 @@ def test_a_disk_that_cannot_be_written_ends_a_job_with_its_state_and_leaves_noth
         assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-def test_errors_of_writing_that_may_pass_are_left_to_the_task_that_is_tried_again(tmp_path, puts):
+def test_transient_write_errors_are_raised_for_a_retry(tmp_path, puts):
     puts.error, puts.fail_at = lambda: OSError(errno.EIO, "Input/output error"), 0
     with pytest.raises(OSError, match="Input/output error"):
         zarr_arrays.publish(tmp_path / "g", "test", {"a": np.ones(9)}, {})

@@ -1,4 +1,4 @@
-"""Predictors: the numbers of their models from NumPy alone, and files that are read whole and safely, or not at all."""
+"""Predictors give the numbers of their models with NumPy alone, and refuse damaged files."""
 
 import pickle
 import subprocess
@@ -22,7 +22,7 @@ D = 9
 X = rng.uniform(0.1, 1.0, size=(90, D))
 Y = np.c_[np.sin(3 * X[:, 0]), X[:, 1] * X[:, 2]]
 LABELS = np.array(["one", "three", "two"])[np.argsort(np.argsort(X[:, 0] + X[:, 1])) // 30]
-DRAWN = {"n_landmarks": 12, "random_state": 0}
+SMALL = {"n_landmarks": 12, "random_state": 0}
 WIDE = bk.Gaussian(1.0)
 KERNELS = [
     bk.Gaussian(np.linspace(1, 3, D)),
@@ -34,14 +34,14 @@ KERNELS = [
     bk.Pairwise("cosine"),
 ]
 MODELS = {
-    **{f"{kernel.name} {i}": (bk.KernelRidge(kernel, **DRAWN), Y) for i, kernel in enumerate(KERNELS)},
-    "float32": (bk.KernelRidgeClassifier(WIDE, dtype="float32", **DRAWN), LABELS),
+    **{f"{kernel.name} {i}": (bk.KernelRidge(kernel, **SMALL), Y) for i, kernel in enumerate(KERNELS)},
+    "float32": (bk.KernelRidgeClassifier(WIDE, dtype="float32", **SMALL), LABELS),
     "exact": (bk.KernelRidge(WIDE, fit_intercept=True), Y[:, 0]),
-    "probabilities": (bk.KernelRidgeClassifier(WIDE, probability=True, **DRAWN), LABELS),
-    "two classes": (bk.KernelLogisticClassifier(WIDE, **DRAWN), X[:, 0] > 0.5),
+    "probabilities": (bk.KernelRidgeClassifier(WIDE, probability=True, **SMALL), LABELS),
+    "two classes": (bk.KernelLogisticClassifier(WIDE, **SMALL), X[:, 0] > 0.5),
     "linear": (bk.LinearRegression(), Y),
-    "a chain": (
-        make_pipeline(bk.Rescaler(2.0), bk.Standardizer(), bk.UnitNormalizer(), bk.KernelRidge(WIDE, **DRAWN)),
+    "pipeline": (
+        make_pipeline(bk.Rescaler(2.0), bk.Standardizer(), bk.UnitNormalizer(), bk.KernelRidge(WIDE, **SMALL)),
         Y[:, 1],
     ),
     "whitened": (make_pipeline("passthrough", bk.Nystroem(WIDE, n_components=9), bk.LinearRegression()), Y),
@@ -55,11 +55,11 @@ MODELS = {
                 transformer_weights={"axes": 0.5},
             ),
             bk.Projector(n_components=6),
-            bk.KernelRidge(WIDE, **DRAWN),
+            bk.KernelRidge(WIDE, **SMALL),
         ),
         Y,
     ),
-    "poses": (make_pipeline(bk.MomentNormalizer(), bk.OrientationFeatures(), bk.XNVClassifier(**DRAWN)), LABELS),
+    "poses": (make_pipeline(bk.MomentNormalizer(), bk.OrientationFeatures(), bk.XNVClassifier(**SMALL)), LABELS),
 }
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 
@@ -71,7 +71,7 @@ def stored(model, path):
 
 @pytest.fixture(scope="module")
 def classifier():
-    return bk.KernelRidgeClassifier(WIDE, probability=True, **DRAWN).fit(X, LABELS)
+    return bk.KernelRidgeClassifier(WIDE, probability=True, **SMALL).fit(X, LABELS)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def path(classifier, tmp_path):
 
 
 @pytest.mark.parametrize("model, target", MODELS.values(), ids=MODELS)
-def test_a_predictor_and_its_file_give_the_bits_of_the_model(model, target, tmp_path):
+def test_a_predictor_gives_the_bits_of_the_model(model, target, tmp_path):
     model.fit(X, target)
     made = bk.Predictor.of(model)
     for predictor in (made, stored(model, tmp_path / "p"), pickle.loads(pickle.dumps(made))):
@@ -91,9 +91,9 @@ def test_a_predictor_and_its_file_give_the_bits_of_the_model(model, target, tmp_
                     assert_array_equal(getattr(predictor, method)(rows), getattr(model, method)(rows), strict=True)
 
 
-def test_many_landmarks_go_in_slices_as_in_the_model(tmp_path, monkeypatch):
+def test_landmarks_are_evaluated_in_slices_as_in_the_model(tmp_path, monkeypatch):
     monkeypatch.setattr(feature_maps, "SLICE_ROW_BYTES", 64)
-    model = bk.KernelRidge(WIDE, **DRAWN).fit(X, Y)
+    model = bk.KernelRidge(WIDE, **SMALL).fit(X, Y)
     assert_array_equal(stored(model, tmp_path / "p").predict(X), model.predict(X))
 
 
@@ -110,43 +110,43 @@ sys.meta_path.insert(0, Alone())
 import numpy as np
 from bigkernel import Predictor
 
-rows, wanted = np.load(sys.argv[1]), np.load(sys.argv[2])
-for path, values in zip(sys.argv[3:], wanted):
+rows, expected = np.load(sys.argv[1]), np.load(sys.argv[2])
+for path, values in zip(sys.argv[3:], expected):
     assert np.allclose(Predictor.load(path).predict(rows), values, rtol=1e-12, atol=1e-12), path
-print(len(wanted), *sorted({name.split(".")[0] for name in {*sys.modules} - known} - sys.stdlib_module_names))
+print(len(expected), *sorted({name.split(".")[0] for name in {*sys.modules} - known} - sys.stdlib_module_names))
 """
 
 
-def test_a_process_that_has_numpy_alone_gives_the_same_numbers(tmp_path):
+def test_a_process_with_numpy_alone_gives_the_same_numbers(tmp_path):
     some = [(model, target) for model, target in MODELS.values() if target is Y]
     paths = [tmp_path / str(i) for i in range(len(some))]
     for path, (model, target) in zip(paths, some, strict=True):
         bk.save_model(model.fit(X, target), path)
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "y.npy", np.stack([model.predict(X) for model, _ in some]))
-    words = [sys.executable, "-c", ALONE, tmp_path / "x.npy", tmp_path / "y.npy", *paths]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", ALONE, tmp_path / "x.npy", tmp_path / "y.npy", *paths]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(len(some)), "bigkernel", "lazy_loader", "numpy"]
 
 
 REFUSED = {
-    "FourierMap": bk.KernelRidge(WIDE, landmarks="fourier", **DRAWN),
-    "chi2": bk.KernelRidge(WIDE + bk.Pairwise("chi2"), **DRAWN),
+    "FourierMap": bk.KernelRidge(WIDE, landmarks="fourier", **SMALL),
+    "chi2": bk.KernelRidge(WIDE + bk.Pairwise("chi2"), **SMALL),
     "'fourier'": make_pipeline(bk.RandomFourier(n_components=4, random_state=0), bk.LinearRegression()),
     "StandardScaler": make_pipeline(StandardScaler(), bk.LinearRegression()),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_needs_more_than_numpy_is_refused_by_name(name, tmp_path):
+def test_models_that_need_more_than_numpy_are_refused_by_name(name, tmp_path):
     with pytest.raises(ConfigError, match=name):
         bk.Predictor.of(REFUSED[name].fit(X, Y))
     with pytest.raises(ConfigError, match=name):
         stored(REFUSED[name], tmp_path / "p")
 
 
-def test_what_a_model_has_not_is_said():
+def test_missing_methods_are_refused():
     numbers = bk.Predictor.of(bk.LinearRegression().fit(X, Y))
     with pytest.raises(ConfigError, match="found a regressor"):
         numbers.decision_function(X)
@@ -165,25 +165,25 @@ ROWS = {
 
 
 @pytest.mark.parametrize("message", ROWS)
-def test_rows_that_do_not_do_are_refused(classifier, message):
+def test_invalid_rows_are_refused(classifier, message):
     with pytest.raises(DataError, match=message):
         bk.Predictor.of(classifier).predict(ROWS[message])
 
 
-def test_columns_of_a_frame_are_those_of_the_fit(tmp_path):
+def test_columns_of_a_frame_must_be_those_of_the_fit(tmp_path):
     frame = pd.DataFrame(X, columns=list("abcdefghi"))
-    predictor = stored(model := bk.KernelRidge(WIDE, **DRAWN).fit(frame, Y), tmp_path / "p")
+    predictor = stored(model := bk.KernelRidge(WIDE, **SMALL).fit(frame, Y), tmp_path / "p")
     assert_array_equal(predictor.predict(frame), model.predict(frame))
     with pytest.raises(DataError, match="columns of the fit, a, b, c"):
         predictor.predict(frame[frame.columns[::-1]])
 
 
-def test_a_file_is_of_the_safetensors_format(classifier, path):
+def test_a_file_has_the_safetensors_format(classifier, path):
     header, _, data = parts_of(path)
     entry = header["model.basis.landmarks"]
     assert entry["dtype"] == "F64"
-    found = np.frombuffer(data[slice(*entry["data_offsets"])]).reshape(entry["shape"])
-    assert_array_equal(found, classifier.landmarks_)
+    landmarks = np.frombuffer(data[slice(*entry["data_offsets"])]).reshape(entry["shape"])
+    assert_array_equal(landmarks, classifier.landmarks_)
     assert all(isinstance(text, str) for text in header["__metadata__"].values())
 
 
@@ -199,7 +199,7 @@ def test_moments_are_not_read(path, classifier):
         bk.load_model(path)
 
 
-def test_a_file_that_asks_for_more_than_the_limit_is_refused(path):
+def test_a_file_beyond_the_memory_limit_is_refused(path):
     with pytest.raises(ModelRejectedError, match="limit of 100"):
         bk.Predictor.load(path, limit_bytes=100)
     bk.Predictor.load(path, limit_bytes=100_000)
@@ -213,34 +213,25 @@ def test_a_file_that_asks_for_more_than_the_limit_is_refused(path):
 
 OF_EXPANSION = ("expansion", "fields")
 OF_MAP = (*OF_EXPANSION, "features", "fields")
-PARTS = ("row_maps", 0, "fields")
-OF_LAYER = (*PARTS, "chains", 0, 0, "fields", "layers", 0, "fields")
-OF_PROJECTION = (*PARTS, "predictor", "fields")
+ROW_MAP = ("row_maps", 0, "fields")
+OF_GRID = (*ROW_MAP, "chains", 0, 0, "fields", "layers", 0, "fields", "grid", "fields")
 WIDTH = ("kernel", "params", "sigma")
 FORGED = {
-    "labels twice": ("", (*OF_EXPANSION, "classes", "labels", ["a", "a", "b"]), "distinct labels"),
+    "duplicate labels": ("", (*OF_EXPANSION, "classes", "labels", ["a", "a", "b"]), "distinct labels"),
     "lists as labels": ("", (*OF_EXPANSION, "classes", "labels", [["a"] * 999] * 3), "<U. that are list"),
     "long labels": ("", (*OF_EXPANSION, "classes", "dtype", "<U99999999"), "3 labels"),
     "other labels": ("", (*OF_EXPANSION, "classes", "dtype", "f2"), "labels of float16"),
-    "no part": ("", ("expansion", "is", "Chunk"), "unknown part"),
-    "a width that is none yet": ("", (*OF_MAP, *WIDTH, "scale"), "expected numeric"),
-    "a number for yes": ("", (*OF_EXPANSION, "logits", 1), "Predictor.logits: expected bool, found 1"),
-    "a number too few": ("learnt features", (*PARTS, "scales", [1.0]), "a number for each"),
-    "another image": (
-        "learnt features",
-        (*OF_LAYER, "grid", "fields", "height", 4),
-        "expected rows|each layer|patches",
-    ),
-    "a half step": (
-        "learnt features",
-        (*OF_LAYER, "grid", "fields", "subsampling", 1.5),
-        "PatchGrid.subsampling: expected int",
-    ),
+    "unknown kind": ("", ("expansion", "is", "Chunk"), "unknown part"),
+    "unresolved width": ("", (*OF_MAP, *WIDTH, "scale"), "expected numeric"),
+    "number for a bool": ("", (*OF_EXPANSION, "logits", 1), "Predictor.logits: expected bool, found 1"),
+    "too few numbers": ("learnt features", (*ROW_MAP, "scales", [1.0]), "a number for each"),
+    "another image": ("learnt features", (*OF_GRID, "height", 4), "expected rows|each layer|patches"),
+    "fraction": ("learnt features", (*OF_GRID, "subsampling", 1.5), "PatchGrid.subsampling: expected int"),
 }
 
 
 @pytest.mark.parametrize("name, keys, message", FORGED.values(), ids=FORGED)
-def test_a_forged_predictor_is_refused_by_what_is_wrong(path, tmp_path, name, keys, message):
+def test_a_forged_predictor_is_refused_with_its_fault(path, tmp_path, name, keys, message):
     if name:
         model, target = MODELS[name]
         stored(model.fit(X, target), path)
