@@ -97,11 +97,6 @@ def test_a_kernel_with_a_kink_keeps_its_digits_near_landmarks_in_the_block_of_a_
     assert_allclose(wide, reference.matern(rows, landmarks, 2.0, 0.5), rtol=0, atol=most)
 
 
-def test_the_narrowest_kernel_must_be_resolved_by_the_dtype():
-    with pytest.raises(DataError, match="float32"):
-        blocks_of(LandmarkFamily((Gaussian(10.0), Gaussian(1e-4)), Z, np.dtype(np.float32)), X.astype("f4"))
-
-
 @DTYPES
 def test_rows_too_far_for_their_squares_are_at_no_landmark(dtype):
     rows = X.astype(dtype)

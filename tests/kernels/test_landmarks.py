@@ -14,13 +14,7 @@ from scipy.stats import chisquare
 from bigkernel import Gaussian, Linear
 from bigkernel.errors import DataError
 from bigkernel.kernels import landmarks
-from bigkernel.kernels.landmarks import (
-    MOST_POINTS,
-    as_landmarks,
-    median_width,
-    rp_cholesky,
-    uniform,
-)
+from bigkernel.kernels.landmarks import MOST_POINTS, as_landmarks, median_width, rp_cholesky, uniform
 
 rng = np.random.default_rng(20241003)
 N = 60

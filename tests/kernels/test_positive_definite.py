@@ -173,6 +173,10 @@ def test_a_negative_part_is_noted_with_its_share_and_what_is_kept():
     assert re.match(r"sigmoid kernel: .*negative eigenvalues \(25\.0% of .* keeping 2 of 4 directions", note)
     assert re.search(r"0\.0% of .*1 of 2", negative_note(np.array([1.0, -1e-4]), "sigmoid", tolerance=1e-5))
     assert negative_note(np.array([1.0, -1e-4]), "sigmoid", tolerance=1e-3) == ""
+    # the tolerance is a share of the largest absolute value, by default n ε; a value at it is not kept
+    assert "keeping 1 of 4" in negative_note(np.array([4.0, 1.0, 0.9, -4.0]), "sigmoid", tolerance=0.25)
+    assert "keeping 1 of 4" in negative_note(np.array([2.0, 0.3, 0.0, -4.0]), "sigmoid", tolerance=0.1)
+    assert "keeping 1 of 3" in negative_note(np.array([1.0, 2 * EPS, -0.5]), "sigmoid")
     for rounding in ([1.0, 0.0], [1.0, -EPS], [0.0, 0.0], [0.5]):
         assert negative_note(np.array(rounding), "sigmoid") == ""
 

@@ -12,11 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Polynomial
-from bigkernel.solvers.anchor_graph import (
-    SourceTargetStatistic,
-    anchor_weights,
-    laplacian,
-)
+from bigkernel.solvers.anchor_graph import SourceTargetStatistic, anchor_weights, laplacian
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk
 

@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from peers import accumulate
-from sklearn.base import clone
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix
-from sklearn.model_selection import StratifiedKFold
+from sklearn.metrics import confusion_matrix
 
-from bigkernel import Gaussian, KernelRidgeClassifier, Laplacian, Matern, SweepSearchCV
+from bigkernel import Gaussian, Matern
 from bigkernel.kernels.feature_maps import LandmarkFamily
 from bigkernel.statistics.held_out import FLOOR, GridScores
 from bigkernel.statistics.moments import Targets
@@ -103,30 +101,3 @@ def test_values_that_say_nothing_or_too_much_have_a_finite_loss(scale):
     if scale == 0:
         assert_allclose(total["loss"], rows * np.log(C))
         assert_array_equal(total["confusion"][..., 1:], 0)  # ties go to the first class, as in predict
-
-
-# ---------------------------------------------------------------- through the search
-
-
-def test_scores_of_a_search_are_those_of_refits():
-    model = KernelRidgeClassifier(landmarks=Z)
-    names = np.array(["no", "perhaps", "yes"])[np.searchsorted(CLASSES, LABELS)]
-    weight = rng.uniform(0.1, 2, N)
-    grid = {"kernel": [Gaussian(1.0), Laplacian(0.5)], "alpha": [0.01, 1.0]}
-    scoring = ["accuracy", "balanced_accuracy", "neg_log_loss"]
-    folds = StratifiedKFold(3)
-    search = SweepSearchCV(model, grid, cv=folds, scoring=scoring, refit="neg_log_loss").fit(
-        X, names, sample_weight=weight
-    )
-    for j, (train, test) in enumerate(folds.split(X, names)):
-        for i, params in enumerate(search.cv_results_["params"]):
-            fitted = clone(model).set_params(**params).fit(X[train], names[train], sample_weight=weight[train])
-            found, values = fitted.predict(X[test]), fitted.decision_function(X[test])
-            truth = np.searchsorted(fitted.classes_, names[test])
-            wanted = [
-                accuracy_score(names[test], found, sample_weight=weight[test]),
-                balanced_accuracy_score(names[test], found, sample_weight=weight[test]),
-                -loss_of(values, truth, weight[test]) / weight[test].sum(),
-            ]
-            scores = [search.cv_results_[f"split{j}_test_{label}"][i] for label in scoring]
-            assert_allclose(scores, wanted, rtol=1e-9, err_msg=str(params))
