@@ -12,6 +12,7 @@ import reference
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from traced import traced
 
 from bigkernel import Gaussian, KernelRidge, Laplacian, Linear, Matern, Polynomial
 from bigkernel.engine.prediction_store import PredictionWriter, create
@@ -62,8 +63,8 @@ def gp_variance(K, K_cross, k_diag, alpha, weight=None, constant=False):
 
 def moments_of(B, weight=None):
     """Moments of a landmark block; the targets do not matter."""
-    found = reference.moments(B, np.zeros(len(B)), weight)
-    return Moments(rows=float(len(B)), **{name: found[name] for name in "nGCstq"})
+    result = reference.moments(B, np.zeros(len(B)), weight)
+    return Moments(rows=float(len(B)), **{name: result[name] for name in "nGCstq"})
 
 
 def quietly(function, *args, **options):
@@ -89,9 +90,6 @@ def gaussian(A, B):
     return reference.gaussian(A, B, 1.4)
 
 
-# ---------------------------------------------------------------- dense Gaussian processes
-
-
 @pytest.mark.parametrize("weight", [None, SOME_ZERO], ids=["", "weights"])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("alpha", [1e-3, 1e3])
@@ -108,17 +106,14 @@ def test_the_variance_is_that_of_the_gaussian_process_of_rows_or_landmarks(form,
     assert_allclose(variance, gp_variance(K, K_cross, diagonal(k), alpha, weight, fit_intercept), rtol=near)
 
 
-# ---------------------------------------------------------------- no noise, no rank
-
-
 @pytest.mark.parametrize("form", [exact, nystrom])
 @pytest.mark.parametrize("alpha", [0.0, 1e-300, 1e-30, 1e-20])
 def test_without_noise_features_of_the_rows_are_certain_and_others_keep_their_prior(form, alpha):
     rows = np.column_stack([X[:8, :2], np.zeros(8)])  # the third feature is 0 in all rows
     new = np.column_stack([NEW[:, :2], np.linspace(-2, 2, Q)])
     options = {"landmarks": np.vstack([rows, np.eye(3)])} if form is nystrom else {}
-    found = form(reference.linear, alpha, rows=rows, new=new, **options)
-    assert_allclose(found, new[:, 2] ** 2, atol=1e-12)
+    result = form(reference.linear, alpha, rows=rows, new=new, **options)
+    assert_allclose(result, new[:, 2] ** 2, atol=1e-12)
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
@@ -134,8 +129,8 @@ def test_a_core_of_zeros_leaves_the_prior():
         whitening = whiten(np.zeros((4, 4)), kernel="linear")
     for fit_intercept, constant in ((False, 0.0), (True, 0.3 / N)):
         posterior = nystrom_posterior(moments_of(np.zeros((N, 4))), whitening, 0.3, fit_intercept=fit_intercept)
-        found = posterior.variance(np.zeros((Q, 4)), diagonal(reference.linear))
-        assert_allclose(found, diagonal(reference.linear) + 0.3 + constant, rtol=1e-12)
+        result = posterior.variance(np.zeros((Q, 4)), diagonal(reference.linear))
+        assert_allclose(result, diagonal(reference.linear) + 0.3 + constant, rtol=1e-12)
 
 
 @given(
@@ -154,12 +149,12 @@ def test_a_variance_is_never_below_the_noise_and_always_a_number(seed, n, m, alp
     landmarks = rng.normal(size=(m, 2))
     weight = np.where(rng.random(n) < 0.3, 0.0, rng.uniform(0, 3, n)) + (np.arange(n) == 0)
     for options in ({}, {"weight": weight}):
-        for found in (
+        for result in (
             exact(k, alpha, rows=rows, new=new, fit_intercept=fit_intercept, **options),
             nystrom(k, alpha, landmarks=landmarks, rows=rows, new=new, fit_intercept=fit_intercept, **options),
         ):
-            assert np.isfinite(found).all()
-            assert (found >= alpha).all()
+            assert np.isfinite(result).all()
+            assert (result >= alpha).all()
 
 
 @pytest.mark.parametrize("alpha", [-1.0, float("nan"), float("inf")])
@@ -167,9 +162,6 @@ def test_an_invalid_alpha_is_refused(alpha):
     for form in (exact, nystrom):
         with pytest.raises(ConfigError, match="alpha"):
             form(gaussian, alpha)
-
-
-# ---------------------------------------------------------------- factors
 
 
 def problem(rank, size=9, seed=3):
@@ -217,9 +209,6 @@ def test_rounding_of_the_rotation_is_divided_by_what_scales_the_sums_of_probed_r
     assert_allclose(rotations[-1], rotations[0] / 2, rtol=1e-3, atol=1e-3 * np.abs(rotations[0]).max())
 
 
-# ---------------------------------------------------------------- rows of a chunk
-
-
 def predictor(kernel, form, *, rows=X, landmarks=Z, alpha=0.3, dtype=np.float64, fit_intercept=True):
     """A predictor with its posterior and random coefficients."""
     if form == "exact":
@@ -239,10 +228,10 @@ def predictor(kernel, form, *, rows=X, landmarks=Z, alpha=0.3, dtype=np.float64,
 def test_the_last_column_is_the_deviation_and_the_others_the_prediction(kernel, k, form, block_rows):
     model = predictor(kernel, form)
     values = model.values(Chunk(NEW, block_rows=block_rows))
-    wanted = exact(k, 0.3, fit_intercept=True) if form == "exact" else nystrom(k, 0.3, fit_intercept=True)
+    expected = exact(k, 0.3, fit_intercept=True) if form == "exact" else nystrom(k, 0.3, fit_intercept=True)
     assert values.shape == (Q, model.width) == (Q, 3)
     # the distance of a row to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
-    assert_allclose(values[:, -1], np.sqrt(wanted), atol=1e-7)
+    assert_allclose(values[:, -1], np.sqrt(expected), atol=1e-7)
     plain = Predictor(model.features, model.coef, model.intercept).values(Chunk(NEW, block_rows=block_rows))
     assert_array_equal(values[:, :-1], plain)
 
@@ -267,15 +256,11 @@ def test_a_task_that_writes_deviations_takes_no_more_memory_than_announced(kerne
     announced = writer.footprint(block_rows).work_bytes
     travelled = pickle.dumps(writer)
     chunk = Chunk(np.random.default_rng(1).normal(size=(chunk_rows, D)), block_rows=block_rows)
-    peaks = []
-    for _ in range(3):  # other threads of this process, a scheduler's, can only add to the peak
-        tracemalloc.start()
-        try:
-            arrived = pickle.loads(travelled)
-            tracemalloc.reset_peak()
-            arrived.update(arrived.zero(), replace(chunk, work=Workspace()))
-            peaks.append(tracemalloc.get_traced_memory()[1])
-        finally:
-            tracemalloc.stop()
-        del arrived
-    assert min(peaks) <= announced
+
+    def task():
+        arrived = pickle.loads(travelled)
+        tracemalloc.reset_peak()
+        arrived.update(arrived.zero(), replace(chunk, work=Workspace()))
+
+    # other threads of this process, a scheduler's, can only add to the peak
+    assert min(traced(task)[1] for _ in range(3)) <= announced

@@ -31,8 +31,8 @@ K_REPEATED = K_GAUSSIAN[np.ix_(np.arange(N) % 20, np.arange(N) % 20)]
 
 
 def moments_of(Phi, Y, weight=None):
-    found = reference.moments(Phi, Y, weight)
-    return Moments(rows=float(len(Phi)), **{name: found[name] for name in "nGCstq"})
+    result = reference.moments(Phi, Y, weight)
+    return Moments(rows=float(len(Phi)), **{name: result[name] for name in "nGCstq"})
 
 
 def quietly(function, *args, **options):
@@ -161,9 +161,11 @@ def test_one_landmark_one_row_one_target_or_fifty(n_targets):
         assert_allclose(NEW[:, :m] @ coef + b, NEW[:, :m] @ expected + expected_b, rtol=1e-9, atol=1e-12)
 
 
-def test_empty_problems_have_empty_solutions():
+def test_problems_without_columns_or_rows_have_empty_or_zero_solutions():
     assert ridge(np.zeros((0, 0)), np.zeros((0, 2)), 1.0).shape == (0, 2)
     assert_array_equal(ridge(np.zeros((3, 3)), np.ones((3, 1)), 0.0), 0)
+    for values in nystrom_ridge(moments_of(B[:0], Y[:0]), whiten(CORE), 1.0, fit_intercept=True):
+        assert_array_equal(values, 0)
 
 
 @pytest.mark.parametrize("alpha", [-1, float("nan"), float("inf"), -1e-300])
@@ -178,16 +180,6 @@ def test_an_invalid_penalty_is_refused(alpha):
     ):
         with pytest.raises(ConfigError, match="alpha: expected a finite number of at least 0"):
             solve()
-
-
-def test_no_rows_have_no_intercept_and_no_error():
-    coef, b, sse = nystrom_ridge(moments_of(B[:0], Y[:0]), whiten(CORE), 1.0, fit_intercept=True)
-    assert_array_equal(coef, 0)
-    assert_array_equal(b, 0)
-    assert_array_equal(sse, 0)
-
-
-# ---------------------------------------------------------------- cores that are not positive, or nothing
 
 
 @pytest.mark.parametrize(
@@ -304,10 +296,10 @@ def test_the_largest_eigenpairs_of_a_large_matrix_are_those_of_numpy(large, size
     A = large[0][:size, :size]
     before = A.copy()
     values, V = top_eigen(A, count)
-    wanted = np.linalg.eigvalsh(A)[::-1][:count]
+    expected = np.linalg.eigvalsh(A)[::-1][:count]
     assert values.shape == (min(count, size),)
     assert V.shape == (size, min(count, size))
-    assert_allclose(values, wanted, atol=1e-12)
+    assert_allclose(values, expected, atol=1e-12)
     assert_allclose(A @ V, V * values, atol=1e-11)
     assert_allclose(V.T @ V, np.eye(len(values)), atol=1e-11)
     assert_array_equal(A, before)
@@ -322,9 +314,6 @@ def test_a_core_of_single_precision_is_cut_at_single_precision(rank):
     with pytest.warns(RankDeficiencyWarning, match=f"numerical rank {rank};"):
         w = whiten(core, eps=float(np.finfo(np.float32).eps))
     assert w.rank == rank
-
-
-# ---------------------------------------------------------------- SSSL
 
 
 LABELLED = np.random.default_rng(8).permutation(N) < 20
@@ -373,7 +362,7 @@ def test_sssl_of_an_indefinite_core_keeps_what_the_dense_one_keeps():
 
 @pytest.mark.parametrize("form", ["one penalty", "many penalties", "rows"])
 @pytest.mark.parametrize("alpha", [0.0, 1e-3, 10.0])
-def test_a_system_solves_and_counts_degrees_of_freedom_in_whatever_form(form, alpha):
+def test_every_form_of_a_system_solves_and_counts_degrees_of_freedom(form, alpha):
     Phi = rng.normal(size=(N, 7))
     if form == "rows":
         nothing = np.zeros(7)

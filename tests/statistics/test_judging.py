@@ -42,13 +42,11 @@ def oracle(keep, weight=None):
 
 
 def accumulated(keep, cuts, block_rows=7):
-    """The rows between cuts as chunks of their own, merged from left to right."""
-    scores, bounds = statistic(keep), sorted({0, N, *cuts})
-    total = scores.zero()
-    for start, stop in pairwise(bounds):
-        part = scores.zero()
-        scores.update(part, Chunk(X[start:stop], start, y=Y[start:stop], block_rows=block_rows))
-        total = scores.merge(total, part)
+    """The rows between cuts, each summed from zero and merged from left to right."""
+    scores, total = statistic(keep), statistic(keep).zero()
+    for start, stop in pairwise(sorted({0, N, *cuts})):
+        scores.update(addend := scores.zero(), Chunk(X[start:stop], start, y=Y[start:stop], block_rows=block_rows))
+        total = scores.merge(total, addend)
     return total
 
 
@@ -56,12 +54,12 @@ def accumulated(keep, cuts, block_rows=7):
 def test_the_worst_rows_are_those_of_one_sort_however_the_rows_are_cut(cuts, keep, block_rows):
     total = accumulated(keep, cuts, block_rows)
     rows, truth, guess, margin = oracle(keep)
-    found = len(rows)
-    assert_array_equal(total["row"][:found], rows)
-    assert_array_equal(total["truth"][:found], truth)
-    assert_array_equal(total["guess"][:found], guess)
-    assert_array_equal(total["margin"][:found], margin)
-    assert np.isinf(total["margin"][found:]).all()
+    result = len(rows)
+    assert_array_equal(total["row"][:result], rows)
+    assert_array_equal(total["truth"][:result], truth)
+    assert_array_equal(total["guess"][:result], guess)
+    assert_array_equal(total["margin"][:result], margin)
+    assert np.isinf(total["margin"][result:]).all()
     assert len(total["margin"]) == keep
     known = Y >= 0
     assert_array_equal(total["confusion"], confusion_matrix(Y[known], (X @ COEF).argmax(axis=1)[known]))
@@ -80,10 +78,10 @@ def test_the_order_of_a_merge_does_not_matter(some, others):
 
 @pytest.mark.parametrize("executor", ["serial", "threads"])
 def test_every_executor_keeps_the_same_bits(executor, small_steps):
-    rows, wanted = as_rows(X, Y), oracle(9)
+    rows, expected = as_rows(X, Y), oracle(9)
     total = sweep(rows, statistic(9), client=executor).total
-    assert_array_equal(total["row"], wanted[0])
-    assert_array_equal(total["margin"], wanted[3])
+    assert_array_equal(total["row"], expected[0])
+    assert_array_equal(total["margin"], expected[3])
 
 
 def test_rows_of_weight_zero_are_never_the_worst():

@@ -41,9 +41,11 @@ def accumulate(statistic, x, y=None, weight=None, cuts=(), block_rows=16):
 
 def assert_moments(moments, expected, tolerance=1e-11):
     for name, values in expected.items():
-        found = getattr(moments, name)
-        assert np.shape(found) == np.shape(values), name
-        assert_allclose(found, values, rtol=tolerance, atol=tolerance * np.max(np.abs(values), initial=1), err_msg=name)
+        result = getattr(moments, name)
+        assert np.shape(result) == np.shape(values), name
+        assert_allclose(
+            result, values, rtol=tolerance, atol=tolerance * np.max(np.abs(values), initial=1), err_msg=name
+        )
 
 
 @pytest.mark.parametrize("kind", list(TARGETS))

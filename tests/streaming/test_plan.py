@@ -27,7 +27,7 @@ def bounds_of(sizes):
 
 @example(sizes=[10] * 6, segment_rows=30, min_segments=2)
 @given(sizes=chunk_sizes, **limits)
-def test_segments_cover_every_row_once_in_whole_chunks_of_about_equal_number(sizes, segment_rows, min_segments):
+def test_segments_cover_every_row_once_in_nearly_equal_numbers_of_whole_chunks(sizes, segment_rows, min_segments):
     bounds = bounds_of(sizes)
     steps = plan(bounds, 3, 4, LIGHT, segment_rows=segment_rows, min_segments=min_segments)
     pairs = [pair for s in steps.segments for pair in zip(s.bounds[:-1], s.bounds[1:], strict=True)]
@@ -77,7 +77,7 @@ def test_a_plan_that_fits_exactly_is_accepted_and_one_byte_less_refused():
         steps.check(needed - 1, 5000)
 
 
-def test_the_message_says_what_is_needed_and_what_there_is():
+def test_the_message_has_the_memory_needed_and_the_limit():
     steps = plan(bounds_of([1000] * 9), 1000, 8, Footprint(1.0, 2_000_000, 3_000_000))
     with pytest.raises(PlanTooLargeError) as caught:
         steps.check(40_000_000, 10_000_000)
