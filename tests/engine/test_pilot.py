@@ -1,4 +1,4 @@
-"""A pilot tells how long a job takes: by a clock of the test's own, on every executor, and nothing stays behind."""
+"""A pilot estimates the seconds of a job: by the clock of a test, on every executor, and leaves nothing behind."""
 
 from dataclasses import replace
 
@@ -34,13 +34,13 @@ def clock(monkeypatch):
     return taken
 
 
-def test_the_range_holds_what_the_clock_says_of_all_rows(clock):
+def test_the_range_contains_the_seconds_of_all_rows(clock):
     with executing("serial"):
-        found = pilot(lambda: model().fit(X, Y))
+        result = pilot(lambda: model().fit(X, Y))
     truth = 1 + N / 1000
-    assert (found.least - found.before_seconds) * MARGIN == pytest.approx(truth, abs=0.5)
-    assert found.least < truth < found.seconds < found.most < 3 * truth
-    assert found.pilot_rows == sum(piece.rows for piece in clock)
+    assert (result.least - result.before_seconds) * MARGIN == pytest.approx(truth, abs=0.5)
+    assert result.least < truth < result.seconds < result.most < 3 * truth
+    assert result.pilot_rows == sum(piece.rows for piece in clock)
 
 
 def test_all_sweeps_of_a_job_are_counted_by_their_flops(clock):
@@ -84,7 +84,7 @@ def test_more_workers_take_fewer_rounds(segments, workers, rounds):
     assert most == pytest.approx(2 * N / 1000 * rounds / segments)
 
 
-def test_noise_widens_the_range_and_never_turns_it():
+def test_noise_widens_the_range_and_keeps_its_ends_in_order():
     for before, last in ((1.0, 2.0), (1.0, 1.2), (1.5, 1.2), (0.1, 1.2)):
         least, most = extrapolate([Piece(1000, before), Piece(2000, last)], planned(8), 2, 2)
         assert 0 < least <= most == pytest.approx(last / 2000 * N)
@@ -92,12 +92,12 @@ def test_noise_widens_the_range_and_never_turns_it():
 
 def test_a_short_job_is_run_and_measured():
     done = []
-    found = pilot(lambda: done.append(model().fit(X[:LONG_ROWS], Y[:LONG_ROWS])))
+    result = pilot(lambda: done.append(model().fit(X[:LONG_ROWS], Y[:LONG_ROWS])))
     assert done[0].n_features_in_ == 4
-    assert found.least == found.seconds == found.most == found.pilot_seconds > 0
+    assert result.least == result.seconds == result.most == result.pilot_seconds > 0
 
 
-def test_what_is_wrong_with_a_job_is_raised_as_without_a_pilot():
+def test_errors_of_a_job_are_raised_as_without_a_pilot():
     with pytest.raises(DataError, match="NaN"):
         pilot(lambda: model().fit(np.where(np.arange(N)[:, None] == 3, np.nan, X), Y))
 
@@ -108,12 +108,12 @@ def test_nothing_stays_behind_on_any_executor(executor, request, tmp_path, make_
     client = request.getfixturevalue("client") if executor == "cluster" else executor
     fitted, sweeps = model(), []
     with executing(client, run=tmp_path / "run"), observe(sweeps.append):
-        found = pilot(lambda: fitted.fit(corpus))
+        result = pilot(lambda: fitted.fit(corpus))
     assert not hasattr(fitted, "dual_coef_")
     started = [event for event in sweeps if isinstance(event, SweepStarted)]
     assert {event.executor for event in started} == {"dask" if executor == "cluster" else executor}
-    assert found.pilot_rows == sum(event.plan.n_rows for event in started if event.what == "pilot") <= 4 * N
-    assert 0 < found.least <= found.seconds <= found.most
+    assert result.pilot_rows == sum(event.plan.n_rows for event in started if event.what == "pilot") <= 4 * N
+    assert 0 < result.least <= result.seconds <= result.most
     assert not [path for path in (tmp_path / "run").rglob("*") if "partial" in path.name or path.name == "moments"]
     if isinstance(client, Client):
         assert not client.futures

@@ -30,27 +30,18 @@ def predictor(classes=None):
     return Predictor(IdentityMap(np.zeros(D)), COEF, INTERCEPT, None if classes is None else np.asarray(classes))
 
 
-@pytest.mark.parametrize(
-    "classes, stored",
-    [
-        ([10, 20, 30], np.array([10, 20, 30])),
-        (["a", "b", "c"], np.arange(3)),
-        ([0.5, 1.5, 2.5], np.arange(3)),
-        (None, None),
-    ],
-)
-def test_labels_are_stored_as_integers_and_others_as_positions(classes, stored):
-    found = stored_form(predictor(classes), VALUES, flat=False)
-    if stored is None:
-        assert_array_equal(found, VALUES)
-    else:
-        assert_array_equal(found, stored[VALUES.argmax(axis=1)])
-        assert found.dtype == np.int64
+def test_integer_labels_are_stored_as_they_are_and_others_as_positions():
+    positions = VALUES.argmax(axis=1)
+    for classes, labels in (([10, 20, 30], 10 * (positions + 1)), (list("abc"), positions), ([0.5, 1, 2], positions)):
+        stored = stored_form(predictor(classes), VALUES, flat=False)
+        assert_array_equal(stored, labels)
+        assert stored.dtype == np.int64
+    assert_array_equal(stored_form(predictor(), VALUES, flat=False), VALUES)
 
 
 @pytest.mark.parametrize("decision", [False, True])
 @pytest.mark.parametrize("c, flat", [(1, True), (1, False), (3, False)])
-def test_deviations_are_written_beside_what_is_predicted(make_corpus, tmp_path, c, flat, decision):
+def test_deviations_are_written_with_the_predictions(make_corpus, tmp_path, c, flat, decision):
     kernel = Gaussian(1.0)
     features = LandmarkMap(kernel, X[:20], np.dtype(np.float64))
     coef = rng.normal(size=(20, c))
@@ -100,12 +91,12 @@ def test_scores_accumulate_over_any_chunks(weight):
     totals = sweep(as_rows(X, truth, weight=weight), ScoreStatistic(predictor(), Targets(3))).total
     w = np.ones(N) if weight is None else weight
     mean = np.average(truth, axis=0, weights=w)
-    wanted = 1 - (w @ (truth - VALUES) ** 2) / (w @ (truth - mean) ** 2)
-    assert score(totals) == pytest.approx(wanted.mean(), abs=1e-12)
+    expected = 1 - (w @ (truth - VALUES) ** 2) / (w @ (truth - mean) ** 2)
+    assert score(totals) == pytest.approx(expected.mean(), abs=1e-12)
 
 
 def test_a_constant_target_scores_1_when_met_and_0_otherwise():
     flat = Predictor(IdentityMap(np.zeros(D)), np.zeros((D, 1)), np.array([2.0]))
-    for value, wanted in ((2.0, 1.0), (3.0, 0.0)):
+    for value, expected in ((2.0, 1.0), (3.0, 0.0)):
         totals = sweep(as_rows(X, np.full(N, value)), ScoreStatistic(flat, Targets(1))).total
-        assert score(totals) == wanted
+        assert score(totals) == expected

@@ -1,4 +1,4 @@
-"""A run is solved with the number of BLAS threads that it began with, whoever resumes it; else a warning says so."""
+"""A resumed run is solved with the BLAS threads of its first process; a warning says where that cannot be."""
 
 import json
 import os
@@ -41,9 +41,9 @@ print(json.dumps(found))
 
 def fitted(threads, run, resume=""):
     """Digests of coefficients and threads of their solves, by model, from a process with so many BLAS threads."""
-    words = [sys.executable, "-c", FITS, str(run), resume]
+    command = [sys.executable, "-c", FITS, str(run), resume]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": str(threads)}
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=True, timeout=200)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=200)
     assert "DifferentBlasWarning" not in done.stderr
     return json.loads(done.stdout)
 
@@ -64,7 +64,7 @@ def test_a_resumed_run_has_the_coefficients_of_the_first_with_another_number_of_
     assert notes[0].endswith(f"had {then})")
 
 
-def test_a_number_of_threads_or_a_library_that_cannot_be_had_is_told(tmp_path):
+def test_another_library_or_number_of_threads_is_warned_of(tmp_path):
     resume = partial(executing, "serial", run=tmp_path, resume=True)
     with resume():
         pass
@@ -72,9 +72,9 @@ def test_a_number_of_threads_or_a_library_that_cannot_be_had_is_told(tmp_path):
     assert recorded["threads"] == driver_blas().threads
     with resume():  # warnings are errors here
         assert driver_blas().threads == recorded["threads"]
-    for changed, told in (({"libraries": "mkl 2026 Haswell"}, "mkl 2026 Haswell"), ({"threads": 0}, "with 0 BLAS")):
+    for changed, message in (({"libraries": "mkl 2026 Haswell"}, "mkl 2026 Haswell"), ({"threads": 0}, "with 0 BLAS")):
         write_sealed(tmp_path / DRIVER, {**recorded, **changed})
-        with pytest.warns(DifferentBlasWarning, match=told), resume():
+        with pytest.warns(DifferentBlasWarning, match=message), resume():
             pass
     (tmp_path / DRIVER).write_text("{")
     with pytest.warns(DifferentBlasWarning, match=r"driver.json cannot be read"), resume():

@@ -37,7 +37,7 @@ def small_pieces(monkeypatch):
 
 @pytest.fixture
 def build(tmp_path, make_corpus):
-    """The same rows and columns, from where one likes."""
+    """The same rows and columns, from a source of the given kind."""
 
     def make(kind, X=X, Y=Y, weight=WEIGHT):
         if kind == "numpy":
@@ -69,10 +69,10 @@ def read(rows, bounds=None):
 def assert_rows(rows, start, stop, *, first, bounds=None):
     """The rows are those from `start` to `stop` of X, with their columns, and have ids from `first` on."""
     ids = np.arange(first, first + stop - start)
-    wanted = (X[start:stop], Y[start:stop], WEIGHT[start:stop], ids)
-    for got, expected in zip(read(rows, bounds), wanted, strict=True):
-        assert_array_equal(got, expected)
-        assert got.dtype == expected.dtype
+    expected = (X[start:stop], Y[start:stop], WEIGHT[start:stop], ids)
+    for got, values in zip(read(rows, bounds), expected, strict=True):
+        assert_array_equal(got, values)
+        assert got.dtype == values.dtype
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,7 +89,7 @@ def test_every_source_gives_the_same_chunks_between_any_bounds(build, kind, boun
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_are_whole_chunks_of_the_input_joined_to_the_size_asked(build, kind):
+def test_steps_are_whole_chunks_of_the_input_joined_to_the_size_of_the_settings(build, kind):
     rows, step = build(kind), {"dask": 17, "zarr": 13, "zarr v2": 13, "sharded zarr": 20, "corpus": 25}.get(kind, 1)
     with dask.config.set({"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 1}):  # 64 rows of 16 bytes
         bounds = rows.bounds(settings())
@@ -124,6 +124,7 @@ def test_taking_rows_equals_fancy_indexing(build, kind):
         taken = rows.take(index)
         assert taken.dtype == np.float64
         assert_array_equal(taken, X[index])
+        assert_array_equal(rows.take_column("y", index), Y[index])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -142,12 +143,12 @@ def test_rows_are_mapped_in_order_and_never_stored(build, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_part_travels_and_keeps_its_row_ids(build, kind):
-    part = pickle.loads(pickle.dumps(build(kind).restrict(40, 95)))
-    assert_rows(part, 40, 95, first=40, bounds=(40, 60, 61, 95))
+def test_restricted_rows_keep_their_ids_in_a_pickle(build, kind):
+    rows = pickle.loads(pickle.dumps(build(kind).restrict(40, 95)))
+    assert_rows(rows, 40, 95, first=40, bounds=(40, 60, 61, 95))
 
 
-def test_a_part_of_rows_in_memory_or_in_a_graph_carries_only_its_rows():
+def test_restricted_rows_of_an_array_or_a_graph_are_pickled_without_the_others():
     x = np.random.default_rng(0).normal(size=(10_000, 10))
     whole = len(pickle.dumps(as_rows(x)))
     assert len(pickle.dumps(as_rows(x).restrict(0, 100))) < whole / 50
@@ -181,7 +182,7 @@ def test_a_column_of_another_length_is_refused(column, kind):
     [*(X.astype(kind) for kind in (object, complex, str, "M8[s]")), X[:, 0], X[None], 3.0, "text", None, [["a"]]],
     ids=["object", "complex", "text", "dates", "vector", "cube", "number", "word", "None", "letters"],
 )
-def test_what_is_no_matrix_of_numbers_is_refused(wrong):
+def test_rows_other_than_a_matrix_of_numbers_are_refused(wrong):
     with pytest.raises(DataError, match=r"expected (numbers|a matrix)"):
         as_rows(wrong)
     if np.shape(wrong) == (N, D):
@@ -218,21 +219,18 @@ def test_taking_a_row_that_is_not_finite_names_it(build, kind):
     assert_array_equal(rows.take(np.array([3, 58])), x[[3, 58]])
 
 
-# ---------------------------------------------------------------- reading ahead
-
-
 class Slow:
-    """A source that notes which pieces were asked for, and in which thread."""
+    """A source that records each read, and whether the main thread made it."""
 
     def __init__(self, wrong=None):
-        self.asked, self.wrong = [], wrong
+        self.requested, self.wrong = [], wrong
         self.changed = threading.Condition()
 
     shape, dtype, steps = (60, 2), np.dtype(float), (0, 20, 40, 60)
 
     def read(self, start, stop):
         with self.changed:
-            self.asked.append((start, threading.current_thread() is threading.main_thread()))
+            self.requested.append((start, threading.current_thread() is threading.main_thread()))
             self.changed.notify_all()
         if start == self.wrong:
             raise DataError("damaged")
@@ -240,7 +238,7 @@ class Slow:
 
     def wait_for(self, count):
         with self.changed:
-            return self.changed.wait_for(lambda: len(self.asked) >= count, timeout=10)
+            return self.changed.wait_for(lambda: len(self.requested) >= count, timeout=10)
 
 
 def test_the_next_chunk_is_read_while_the_caller_works_and_none_after_it():
@@ -251,7 +249,7 @@ def test_the_next_chunk_is_read_while_the_caller_works_and_none_after_it():
         assert (chunk.start, chunk.x[0, 0]) == (20 * i, 20.0 * i)
         assert source.wait_for(min(i + 2, 3))
         # one ahead, in a thread of its own
-        assert source.asked == [(20 * j, False) for j in range(min(i + 2, 3))]
+        assert source.requested == [(20 * j, False) for j in range(min(i + 2, 3))]
     assert list(chunks) == []
 
 
@@ -265,12 +263,6 @@ def test_an_error_while_reading_ahead_comes_when_its_chunk_is_due_and_a_caller_m
     next(early)
     early.close()
     assert threading.active_count() == threads
-
-
-def test_waiting_for_rows_is_counted_as_reading():
-    work = Workspace()
-    assert len(list(Rows(Slow()).chunks((0, 20, 40, 60), 16, work))) == 3
-    assert work.seconds["read"] > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -301,11 +293,3 @@ def test_a_chunk_lost_under_a_window_is_an_error(build):
     lost.unlink()
     with pytest.raises(ChunkMissingError):
         rows.window(0, 20).read(0, 20)
-
-
-def test_a_column_is_taken_by_row_ids(build):
-    index = np.array([0, 1, 40, N - 1])
-    for kind in KINDS:
-        rows = build(kind)
-        assert_array_equal(rows.take_column("y", index), Y[index])
-        assert rows.take_column("y", index[:0]).shape == (0,)

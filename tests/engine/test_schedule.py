@@ -17,7 +17,7 @@ def planned(count: int) -> Plan:
 
 
 @given(count=st.integers(1, 70), data=st.data())
-def test_what_is_not_finished_is_computed_and_merged_once_in_batches_that_wait_for_none_of_their_own(count, data):
+def test_unfinished_segments_are_merged_once_in_batches_of_independent_merges(count, data):
     covers = spans(count)
     finished: dict[str, Receipt] = {}
     of_run: set[int] = set()
@@ -26,12 +26,12 @@ def test_what_is_not_finished_is_computed_and_merged_once_in_batches_that_wait_f
         if not inside & of_run:  # no usable node of a run contains another
             of_run |= inside
             finished[node] = Receipt(node, *covers[node])
-    found = schedule(planned(count), finished)
-    assert {segment.index for segment in found.waiting} == set(range(count)) - of_run
+    result = schedule(planned(count), finished)
+    assert {segment.index for segment in result.waiting} == set(range(count)) - of_run
     # several segments may be one task with the merges within them, several merges one task
     most, at_once = data.draw(st.sampled_from([1, 2, 4, 16])), data.draw(st.sampled_from([2, BUNDLE]))
-    subtrees = bundle_segments(found, most)
-    assert [segment for subtree in subtrees for segment in subtree.segments] == list(found.waiting)
+    subtrees = bundle_segments(result, most)
+    assert [segment for subtree in subtrees for segment in subtree.segments] == list(result.waiting)
     there, done = set(finished), []
     for subtree in subtrees:
         assert len(subtree.segments) <= most
@@ -41,7 +41,7 @@ def test_what_is_not_finished_is_computed_and_merged_once_in_batches_that_wait_f
             done.append(node)
         assert within == [subtree.node]
         there.add(subtree.node)
-    for batch in bundle_merges(found, subtrees, at_once):
+    for batch in bundle_merges(result, subtrees, at_once):
         before = set(there)  # the batch begins
         for merges in batch:
             assert len(merges) < at_once
@@ -52,21 +52,21 @@ def test_what_is_not_finished_is_computed_and_merged_once_in_batches_that_wait_f
                 there = (there - {left, right}) | {node}
                 done.append(node)
     assert [covers[node] for node in there] == [(0, count)]
-    assert len(done) == len(set(done)) == len(finished) + len(found.waiting) - 1
+    assert len(done) == len(set(done)) == len(finished) + len(result.waiting) - 1
 
 
 def test_nodes_are_named_by_their_rows():
-    found = schedule(planned(3))
-    assert found.name_of("0-1") == "rows 2:4"
-    assert found.name_of("1-0") == "the merge of rows 0:4"
-    assert found.name_of("all") == "the job"
-    assert found.segments_of("1-0") == ("0-0", "0-1")
-    assert found.segments_of("0-2") == ("0-2",)
-    assert found.segments_of("all") == ("all",)
+    result = schedule(planned(3))
+    assert result.name_of("0-1") == "rows 2:4"
+    assert result.name_of("1-0") == "the merge of rows 0:4"
+    assert result.name_of("all") == "the job"
+    assert result.segments_of("1-0") == ("0-0", "0-1")
+    assert result.segments_of("0-2") == ("0-2",)
+    assert result.segments_of("all") == ("all",)
 
 
 @given(count=st.integers(0, 50), workers=st.integers(0, 9))
-def test_workers_begin_apart_and_meet_neighbours(count, workers):
+def test_workers_start_at_distant_segments(count, workers):
     segments = planned(count).segments if count else ()
     order = spread(segments, workers)
     assert sorted(order, key=lambda segment: segment.index) == list(segments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from drivers import wait_until
 from probes import Bulky, Die, Hold, Sums, Touch
+from traced import traced
 
 from bigkernel.data import zarr_arrays
 from bigkernel.data.run_directory import Run
@@ -29,7 +29,7 @@ from bigkernel.streaming.plan import Footprint, Plan, leaf, plan
 SEGMENTS, WIDTH, CHUNK = 64, 3, 5
 rng = np.random.default_rng(8)
 X = rng.normal(size=(CHUNK * SEGMENTS, WIDTH)) * 10.0 ** rng.integers(-8, 8, (CHUNK * SEGMENTS, 1))
-VICTIM = 22  # a segment amid those of one task: four each on two workers
+VICTIM = 22  # neither the first nor the last segment of its task: four each on two workers
 
 
 @pytest.fixture(autouse=True)
@@ -63,15 +63,6 @@ def test_a_task_has_as_many_segments_as_take_seconds_and_leave_every_slot_eight_
     assert segments_a_task(schedule(planned(0, 1.0)), 2) == 1
 
 
-def traced(task, *args):
-    """What a task returns, and the most memory that it held meanwhile."""
-    tracemalloc.start()
-    try:
-        return task(*args), tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 @pytest.mark.parametrize("published", [False, True])
 def test_sixteen_segments_of_a_task_hold_no_more_than_is_announced(rows, tmp_path, published):
     tail, levels = 200_000, 6  # of 64 segments
@@ -94,7 +85,7 @@ def test_sixteen_segments_of_a_task_hold_no_more_than_is_announced(rows, tmp_pat
 
 
 @pytest.mark.cluster
-def test_a_worker_lost_amid_the_segments_of_a_task_costs_no_bit(rows, expected, client, tmp_path):
+def test_a_worker_lost_between_segments_of_a_task_changes_no_bit(rows, expected, client, tmp_path):
     dead, run = Die(CHUNK * VICTIM, str(tmp_path / "died")), tmp_path / "run"
     swept = sweep(rows, Sums(WIDTH, dead), client=client, run=run)
     wait_for_workers(client, 2, 90)
@@ -107,7 +98,7 @@ def test_a_worker_lost_amid_the_segments_of_a_task_costs_no_bit(rows, expected, 
 
 
 @pytest.mark.cluster
-def test_a_segment_that_ends_its_workers_is_named_of_all_in_its_task(rows, cluster, client, tmp_path, monkeypatch):
+def test_a_segment_that_ends_its_workers_is_named_among_those_of_its_task(rows, cluster, client, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster.scheduler, "allowed_failures", 1)
     with pytest.raises(TaskAbandonedError) as caught:
         sweep(rows, Sums(WIDTH, Die(CHUNK * VICTIM)), client=client, run=tmp_path / "run")
@@ -116,7 +107,7 @@ def test_a_segment_that_ends_its_workers_is_named_of_all_in_its_task(rows, clust
 
 
 @pytest.mark.cluster
-def test_a_task_that_nobody_waits_for_ends_with_the_segment_that_it_is_at(rows, client, tmp_path):
+def test_a_released_task_ends_after_its_current_segment(rows, client, tmp_path):
     touch, gate = Touch(str(tmp_path / "touched")), Hold(0, str(tmp_path / "gate"))
     subtree = bundle_segments(schedule(plan_sweep(rows, Sums(WIDTH))), MOST_SEGMENTS)[0]
     task = SweepTask(Sums(WIDTH, Both(touch, gate)), 16)
@@ -148,12 +139,12 @@ class Both:
 
 
 @pytest.mark.parametrize(
-    ("pause", "told"),
+    ("pause", "expected"),
     [(2.0, [("running", "0-0", 0), ("pulse", "0-0", 20), ("pulse", "0-1", 10)]),
      (0.5, [("running", "0-0", 0), ("pulse", "0-0", 20), ("running", "0-1", 0), ("pulse", "0-1", 20)])],
 )  # fmt: skip
-def test_a_thread_tells_how_far_it_is_once_in_a_pause_and_of_a_begin_at_once_where_workers_are_few(
-    monkeypatch, pause, told
+def test_a_thread_reports_its_rows_once_in_a_pause_and_new_segments_at_once_if_workers_are_few(
+    monkeypatch, pause, expected
 ):
     sent, clock = [], [100.0]
     worker = SimpleNamespace(address="w", log_event=lambda topic, message: sent.extend(message["messages"]))
@@ -166,5 +157,5 @@ def test_a_thread_tells_how_far_it_is_once_in_a_pause_and_of_a_begin_at_once_whe
         for rows in (0, 10, 10):
             pulses.count(rows)
             clock[0] += pause / 2
-    assert [(m["kind"], m["node"], m["rows"]) for m in sent] == told
+    assert [(m["kind"], m["node"], m["rows"]) for m in sent] == expected
     assert {m["sweep"] for m in sent} == {"tok"}

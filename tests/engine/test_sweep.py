@@ -55,10 +55,12 @@ def executor(request):
 
 @pytest.fixture
 def build(tmp_path, make_corpus):
-    """Rows that are not in memory."""
+    """The same rows, from a source of the given kind."""
 
     def make(kind="corpus", x=X, y=Y):
         weight = WEIGHT[: len(x)]
+        if kind == "memory":
+            return as_rows(x, y, weight=weight)
         if kind == "corpus":
             return as_rows(make_corpus(x, y=y, weight=weight, classes=(0, 1, 2)))
         if kind == "dask":
@@ -69,19 +71,11 @@ def build(tmp_path, make_corpus):
     return make
 
 
-def scheduled(count):
-    """The schedule of so many segments of a row each, none of which is there yet."""
-    return schedule(plan(range(count + 1), 1, 8, Footprint(1.0, 8, 8), segment_rows=1))
-
-
 def bits(swept):
     return zarr_arrays.digest(swept.total)
 
 
-# ---------------------------------------------------------------- the shared suite
-
-
-@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("kind", ["memory", *SOURCES])
 def test_every_executor_gives_the_bits_of_the_serial_one(build, executor, kind):
     rows = build(kind, LARGE)
     for statistic in (STATISTIC, Sums(D)):
@@ -100,9 +94,9 @@ def test_the_sweep_gives_the_dense_moments(build, executor, kind):
     one_hot = (Y[known, None] == np.arange(3)).astype(float)
     for group, mask, targets in ((1, known, one_hot), (0, ~known, np.zeros(((~known).sum(), 3)))):
         expected = reference.moments(B[mask], targets, WEIGHT[mask])
-        found = Moments.of(total, group)
+        result = Moments.of(total, group)
         for name, values in expected.items():
-            assert_allclose(getattr(found, name), values, rtol=1e-5, atol=1e-4, err_msg=name)
+            assert_allclose(getattr(result, name), values, rtol=1e-5, atol=1e-4, err_msg=name)
 
 
 def test_a_run_changes_no_bit_and_is_resumed_by_any_executor(build, executor, tmp_path):
@@ -161,7 +155,7 @@ def test_no_rows_give_the_accumulator_of_no_rows(build, executor):
         assert bits(swept) == zarr_arrays.digest(statistic.zero())
 
 
-def test_receipts_cover_the_rows_in_order_and_say_what_was_done(build, executor):
+def test_receipts_cover_the_rows_in_order_with_bytes_seconds_and_workers(build, executor):
     rows = build()
     swept = sweep(rows, Sums(D), client=executor)
     spans = [(receipt.start, receipt.stop) for receipt in swept.receipts]
@@ -177,7 +171,7 @@ def test_receipts_cover_the_rows_in_order_and_say_what_was_done(build, executor)
     assert report["gflops_per_second"] == pytest.approx(swept.plan.flops / swept.seconds / 1e9)
 
 
-def test_observers_are_told_of_every_segment(build, executor):
+def test_observers_get_an_event_for_every_segment(build, executor):
     rows, events = build(), []
     with observe(events.append):
         swept = sweep(rows, Sums(D), client=executor, what="counting")
@@ -195,34 +189,37 @@ def test_observers_are_told_of_every_segment(build, executor):
         assert {event.node for event in events if isinstance(event, Merged)} == {node for node, *_ in merge_tree(count)}
 
 
-def test_a_running_segment_tells_its_rows_block_by_block_and_the_seconds_of_its_stages(build, monkeypatch):
+def test_a_running_segment_sends_its_rows_block_by_block_and_the_seconds_of_its_stages(build, monkeypatch):
     monkeypatch.setattr(tasks, "PULSE_SECONDS", 0.0)
     events = []
     with observe(events.append):
         swept = sweep(build(), STATISTIC, client="serial")
     for segment, receipt in zip(swept.plan.segments, swept.receipts, strict=True):
-        told = [event for event in events if isinstance(event, Pulse) and event.node == receipt.node]
-        rows = [pulse.rows for pulse in told]
+        pulses = [event for event in events if isinstance(event, Pulse) and event.node == receipt.node]
+        rows = [pulse.rows for pulse in pulses]
         assert (rows[0], rows[-1]) == (0, segment.stop - segment.start)
         assert 0 <= min(np.diff(rows)) <= max(np.diff(rows)) <= settings().block_rows < max(np.diff(segment.bounds))
-        assert told[-1].seconds == receipt.seconds
-        assert {"read", "block", "gram"} <= set(told[0].seconds | told[1].seconds)
+        assert pulses[-1].seconds == receipt.seconds
+        assert {"read", "block", "gram"} <= set(pulses[0].seconds | pulses[1].seconds)
 
 
-def test_an_observer_that_raises_is_dropped_with_one_warning_and_the_sweep_goes_on(build, executor):
-    seen, calls = [], []
+def test_an_observer_that_raises_is_dropped_with_one_warning(build, executor):
+    events, calls = [], []
 
     def broken(event):
         calls.append(event)
         if len(calls) == 2:
             raise RuntimeError("port taken")
 
-    with observe(broken, seen.append), pytest.warns(RuntimeWarning, match="dropping an observer.*port taken") as caught:
+    with (
+        observe(broken, events.append),
+        pytest.warns(RuntimeWarning, match="dropping an observer.*port taken") as caught,
+    ):
         swept = sweep(build(), Sums(D), client=executor)
     assert swept.total["rows"] == [N]
     assert len(calls) == 2
     assert len(caught) == 1
-    assert sum(isinstance(event, SegmentDone) for event in seen) == len(swept.plan.segments)
+    assert sum(isinstance(event, SegmentDone) for event in events) == len(swept.plan.segments)
 
 
 def test_the_choice_of_client_and_run_holds_inside_a_block(build, executor, tmp_path):
@@ -236,15 +233,6 @@ def test_the_choice_of_client_and_run_holds_inside_a_block(build, executor, tmp_
     with executing(executor):
         assert sweep(rows, Sums(D), client="serial").executor == "serial"
     assert choose_executor(rows) == "threads"
-
-
-# ---------------------------------------------------------------- in this process
-
-
-def test_rows_in_memory_give_the_same_bits_serially_and_by_threads():
-    rows = as_rows(LARGE, Y, weight=WEIGHT)
-    for statistic in (STATISTIC, Sums(D)):
-        assert bits(sweep(rows, statistic)) == bits(sweep(rows, statistic, client="serial"))
 
 
 @given(
@@ -271,7 +259,7 @@ def test_any_plan_gives_the_same_numbers_to_rounding(n, settings, sizes):
                 assert_allclose(total["sum"], x.sum(axis=0), rtol=1e-12, atol=1e-11)
 
 
-def test_a_client_that_is_none_is_refused(build):
+def test_an_invalid_client_is_refused(build):
     rows = build()
     for wrong in ("processes", "dask", 3, object()):
         with pytest.raises(ConfigError, match=r"client: expected a distributed\.Client, 'serial', 'threads' or None"):
@@ -281,14 +269,14 @@ def test_a_client_that_is_none_is_refused(build):
 def test_blas_has_one_thread_during_a_sweep_and_its_own_again_after_it():
     class Spy(Sums):
         def update(self, total, chunk):
-            seen.update(blas_threads().values())
+            counts.update(blas_threads().values())
             super().update(total, chunk)
 
     before = blas_threads()
     for client in ("serial", "threads"):
-        seen: set[int] = set()
+        counts: set[int] = set()
         sweep(as_rows(X), Spy(D), client=client)
-        assert seen == {1}
+        assert counts == {1}
         with contextlib.suppress(DataError):
             sweep(as_rows(X * np.nan), Sums(D), client=client)
         assert blas_threads() == before
@@ -314,24 +302,17 @@ def test_threads_begin_the_next_segments_before_partials_are_merged(monkeypatch)
     assert all(waited)
 
 
-class Dwelling(Touch):
-    """Stays a moment with every chunk but the first, so that what ends there is heard of meanwhile."""
-
-    def __call__(self, chunk):
-        super().__call__(chunk)
-        time.sleep(0.2 * (chunk.start > 0))
-
-
 def test_an_error_stops_the_threads_and_is_raised_as_it_is(tmp_path):
-    touch = Dwelling(str(tmp_path / "touched"))
-    x = LARGE.copy()
+    class Slow(Touch):
+        def __call__(self, chunk):
+            super().__call__(chunk)
+            time.sleep(0.2 * (chunk.start > 0))  # the first chunk fails meanwhile
+
+    touch, x = Slow(str(tmp_path / "touched")), LARGE.copy()
     x[3] = np.nan
     with pytest.raises(DataError, match=r"\[3\]"):
         sweep(as_rows(x), Sums(D, touch), client="threads")
     assert len(touch.starts()) <= processors() + 1
-
-
-# ---------------------------------------------------------------- the tree of merges
 
 
 @given(count=st.integers(1, 300))
@@ -353,8 +334,10 @@ def test_partials_may_finish_in_any_order(count, data):
     order = data.draw(st.permutations(range(count)))
     values = 10.0 ** np.random.default_rng(count).integers(-12, 12, (count, 1))
 
+    steps = schedule(plan(range(count + 1), 1, 8, Footprint(1.0, 8, 8), segment_rows=1))
+
     def merged(order):
-        held, steps = {}, scheduled(count)
+        held = {}
         for i in order:
             partial = {"sum": values[i].copy(), "rows": np.ones(1)}, Receipt(leaf(i), i, i + 1)
             hold(held, partial, SweepTask(Sums(1), 16), steps)
@@ -381,7 +364,7 @@ def test_the_ancestors_of_a_node_are_those_that_contain_it_nearest_first(count):
 )
 def test_a_job_without_a_command_has_the_name_of_its_script_or_package(monkeypatch, script, title):
     monkeypatch.setattr("sys.argv", [script] if script else [])
-    told = []
-    with observe(told.append), executing("serial"):
+    events = []
+    with observe(events.append), executing("serial"):
         pass
-    assert told[0] == JobStarted(title)
+    assert events[0] == JobStarted(title)

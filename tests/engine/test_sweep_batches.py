@@ -17,6 +17,7 @@ from pipelines.scaling.scheduler import Count
 from pipelines.shared.blank import Blank
 
 SEGMENTS = 40
+ROWS = Rows(Blank((SEGMENTS, 1), 1))
 
 pytestmark = pytest.mark.cluster
 
@@ -27,16 +28,25 @@ def one_row_a_segment():
         yield
 
 
-def counted(monkeypatch, client, name):
-    """Calls of a method of the client from now on: the length of their first list of keys, or of futures."""
-    sizes, original = [], getattr(client, name)
+@pytest.fixture
+def maps(monkeypatch, client):
+    """The function, the columns and the number of keys of each call of `client.map`."""
+    calls, original = [], client.map
 
-    def call(*args, **options):
-        sizes.append(len(options.get("key") or args[0]))
-        return original(*args, **options)
+    def call(function, *columns, **options):
+        calls.append((function, columns, len(options["key"])))
+        return original(function, *columns, **options)
 
-    monkeypatch.setattr(client, name, call)
-    return sizes
+    monkeypatch.setattr(client, "map", call)
+    return calls
+
+
+def swept_in_order(client, statistic, run=None):
+    """Sweep all rows, each of which is counted once, in order."""
+    swept = sweep(ROWS, statistic, client=client, run=run)
+    assert swept.total["rows"].tolist() == [SEGMENTS]
+    assert [receipt.start for receipt in swept.receipts] == list(range(SEGMENTS))
+    return swept
 
 
 @dataclass(frozen=True)
@@ -53,16 +63,12 @@ class Long(Count):
     ids=["short", "long"],
 )
 def test_short_segments_share_a_task_and_the_tasks_of_a_level_are_one_message(
-    monkeypatch, client, tmp_path, statistic, tasks, published
+    client, tmp_path, maps, statistic, tasks, published
 ):
-    """Two segments a task on two workers, where they are short; four partials a merging task; receipts beside these."""
-    maps = counted(monkeypatch, client, "map")
-    run = tmp_path / "run" if published else None
-    swept = sweep(Rows(Blank((SEGMENTS, 1), 1)), statistic, client=client, run=run)
-    assert swept.total["rows"].tolist() == [SEGMENTS]
-    assert [receipt.start for receipt in swept.receipts] == list(range(SEGMENTS))
+    """A task has two short segments on two workers, a merging task four partials; receipts are further tasks."""
+    swept_in_order(client, statistic, tmp_path / "run" if published else None)
     # without a run also the job, and receipts
-    assert maps == (tasks if published else [1, *tasks[:2], tasks[1], *tasks[2:]])
+    assert [size for *_, size in maps] == (tasks if published else [1, *tasks[:2], tasks[1], *tasks[2:]])
 
 
 @dataclass(frozen=True)
@@ -74,46 +80,31 @@ class Bulky(Count):
 
 
 @pytest.mark.parametrize("published", [False, True])
-def test_partials_that_would_exceed_what_is_announced_do_not_wait_for_one_another(
-    monkeypatch, client, tmp_path, published
-):
-    taken, original = [], client.map
-
-    def call(function, *columns, **options):
-        if function is merge_bundle:
-            taken.extend(
-                sum(partial is not None for partial in partials) for partials in zip(*columns[4:], strict=True)
-            )
-        return original(function, *columns, **options)
-
-    monkeypatch.setattr(client, "map", call)
-    swept = sweep(Rows(Blank((SEGMENTS, 1), 1)), Bulky(), client=client, run=tmp_path / "run" if published else None)
-    assert swept.total["rows"].tolist() == [SEGMENTS]
-    assert [receipt.start for receipt in swept.receipts] == list(range(SEGMENTS))
+def test_partials_that_would_exceed_what_is_announced_do_not_wait_for_one_another(client, tmp_path, maps, published):
+    swept_in_order(client, Bulky(), tmp_path / "run" if published else None)
+    merges = [zip(*columns[4:], strict=True) for function, columns, _ in maps if function is merge_bundle]
+    merged = [sum(partial is not None for partial in partials) for batch in merges for partials in batch]
     # of twenty partials of two segments each; with a run none wait in memory
-    assert sorted(taken) == ([2, *[4] * 6] if published else [2] * 19)
+    assert sorted(merged) == ([2, *[4] * 6] if published else [2] * 19)
 
 
 def test_larger_batches_than_allowed_are_several_messages(monkeypatch, client):
     monkeypatch.setattr("bigkernel.engine.dask_executor.BATCH", 7)
-    swept = sweep(Rows(Blank((SEGMENTS, 1), 1)), Count(), client=client)
-    assert swept.total["rows"].tolist() == [SEGMENTS]
-    assert len({receipt.node for receipt in swept.receipts}) == SEGMENTS
+    assert len({receipt.node for receipt in swept_in_order(client, Count()).receipts}) == SEGMENTS
 
 
 def test_receipts_that_cannot_come_together_come_one_by_one(monkeypatch, client):
     def refuse(*args, **options):
         raise OSError("not together")
 
-    expected = sweep(Rows(Blank((SEGMENTS, 1), 1)), Count(), client=client)
+    expected = swept_in_order(client, Count())
     monkeypatch.setattr(client, "gather", refuse)
     events = []
     with observe(events.append):
-        swept = sweep(Rows(Blank((SEGMENTS, 1), 1)), Count(), client=client)
+        swept = swept_in_order(client, Count())
     assert not [event for event in events if isinstance(event, Incident)]
     assert [receipt.node for receipt in swept.receipts] == [receipt.node for receipt in expected.receipts]
     assert all(receipt.elapsed > 0 and receipt.worker for receipt in swept.receipts)
-    assert np.array_equal(swept.total["rows"], expected.total["rows"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,16 +114,8 @@ class Weighty(Count):
     weights: np.ndarray = field(default_factory=lambda: np.ones(2**18))
 
 
-def test_merges_bring_no_large_array_and_wait_for_no_worker_that_has_it(monkeypatch, client):
-    jobs, original = [], client.map
-
-    def call(function, *columns, **options):
-        if function is merge_bundle:
-            jobs.extend(columns[0])
-        return original(function, *columns, **options)
-
-    monkeypatch.setattr(client, "map", call)
-    swept = sweep(Rows(Blank((SEGMENTS, 1), 1)), Weighty(), client=client)
-    assert swept.total["rows"].tolist() == [SEGMENTS]
+def test_merges_bring_no_large_array_and_wait_for_no_worker_that_has_it(client, maps):
+    swept_in_order(client, Weighty())
+    jobs = [job for function, columns, _ in maps if function is merge_bundle for job in columns[0]]
     assert len(jobs) == 7
     assert all(isinstance(job, SweepTask) and job.statistic.weights == ArrayRef("") for job in jobs)

@@ -104,7 +104,7 @@ def test_a_task_that_never_ends_is_given_up(rows, client):
 
 
 @pytest.mark.slow
-def test_what_a_job_left_behind_is_let_go(rows, client):
+def test_tasks_of_a_failed_job_are_released(rows, client):
     sweep(rows, Sums(D), client=client)
     with pytest.raises(PlanTooLargeError), dask.config.set({"bigkernel.worker-base-bytes": 2**40}):
         sweep(rows, Sums(D), client=client)

@@ -1,4 +1,4 @@
-"""Kernel features of patches: equal to the oracle, learnt alike from any cut of the rows, refused where none can be."""
+"""Kernel features of patches: equal to the oracle, the same bits from any chunks, and images that are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ N_PIXELS = 9 * 11
 
 
 def pictures(n: int, *shape: int) -> np.ndarray:
-    """Noise in which some edges are alike, (n, h·w·c)."""
+    """Noise with common edges, (n, h·w·c)."""
     rng = np.random.default_rng(8)
     x = rng.uniform(size=(n, *shape)) ** 3
     x[:, shape[0] // 2 :] += rng.uniform(size=(n, 1, *shape[1:]))
@@ -36,8 +36,8 @@ LEARNT = {"patch_size": (3, 2), "n_landmarks": (9, 5), "subsampling": (2, 3), "s
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("shape, first", [((9, 11, 1), (3, 2, 6)), ((8, 8, 3), (4, 3, 11)), ((6, 13, 2), (2, 1, 3))])
 @pytest.mark.parametrize("dtype, atol", [(np.float64, 1e-12), (np.float32, 2e-5)])
-def test_features_of_patches_are_what_the_oracle_says(rng, shape, first, count, dtype, atol):
-    x, layers, said, image = pictures(3, *shape), [], [], shape
+def test_features_of_patches_equal_the_oracle(rng, shape, first, count, dtype, atol):
+    x, layers, described, image = pictures(3, *shape), [], [], shape
     for place, (patch, apart, m) in enumerate((first, (2, 2, 4))[:count]):
         grid = PatchGrid(*image, patch=patch, subsampling=apart, centred=not place)
         Z = rng.normal(size=(m, grid.width))
@@ -45,16 +45,16 @@ def test_features_of_patches_are_what_the_oracle_says(rng, shape, first, count, 
         core = np.exp(-((Z[:, None] - Z) ** 2).sum(axis=2) / (2 * 0.7**2)) + 0.1 * np.eye(m)
         W = np.real(linalg.inv(linalg.sqrtm(core)))
         layers.append(PatchLayer(grid, 0.7, Z, W))
-        said.append({"patch": patch, "apart": apart, "sigma": 0.7, "Z": Z, "W": W, "centred": not place})
+        described.append({"patch": patch, "apart": apart, "sigma": 0.7, "Z": Z, "W": W, "centred": not place})
         image = (*grid.cells, m)
     x[2] = 0.3  # of no contrast
     row_map = PatchFeatures(tuple(layers))
-    found = row_map.apply(x.astype(dtype))
-    assert found.dtype == dtype
-    assert found.shape == (3, row_map.width(x.shape[1]))
-    wanted = np.stack([patch_features(one.astype(dtype).astype(float).reshape(shape), said) for one in x])
-    assert_allclose(found[:2], wanted[:2], atol=atol)
-    assert np.isfinite(found).all()
+    result = row_map.apply(x.astype(dtype))
+    assert result.dtype == dtype
+    assert result.shape == (3, row_map.width(x.shape[1]))
+    expected = np.stack([patch_features(one.astype(dtype).astype(float).reshape(shape), described) for one in x])
+    assert_allclose(result[:2], expected[:2], atol=atol)
+    assert np.isfinite(result).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -87,9 +87,9 @@ def test_any_cut_and_executor_learn_the_same_bits(tmp_path):
 
     whole = learnt(X)
     store = zarr.create_array(tmp_path / "x.zarr", chunks=(17, X.shape[1]), data=X)
-    found = [learnt(da.from_array(X, chunks=(33, 50))), learnt(store, "threads"), learnt(as_rows(X), "threads")]
-    found += [learnt(store, "threads", run=tmp_path / "run"), learnt(store, run=tmp_path / "run", resume=True)]
-    for other in found:
+    result = [learnt(da.from_array(X, chunks=(33, 50))), learnt(store, "threads"), learnt(as_rows(X), "threads")]
+    result += [learnt(store, "threads", run=tmp_path / "run"), learnt(store, run=tmp_path / "run", resume=True)]
+    for other in result:
         for name in ("landmarks_", "whitening_", "second_landmarks_", "second_whitening_"):
             assert_array_equal(getattr(other, name), getattr(whole, name))
     mapped = whole.transform(store)
@@ -111,7 +111,7 @@ def test_landmarks_are_directions_of_patches_and_whitening_is_of_their_kernel():
     assert len(ConvolutionalNystroem(patch_size=3, n_landmarks=9, random_state=0).fit(fewer).landmarks_) == 4
 
 
-def test_rows_that_are_skipped_teach_nothing():
+def test_skipped_rows_do_not_count():
     bad = X.copy()
     bad[5] = np.nan
     model = ConvolutionalNystroem(COLOURED, random_state=0, **LEARNT).fit(as_rows(bad).skip_bad_rows())
@@ -137,12 +137,12 @@ def test_rows_that_are_skipped_teach_nothing():
         ({"sigma": -1.0}, ValueError, "'sigma' parameter of ConvolutionalNystroem"),
     ],
 )
-def test_what_cannot_be_learnt_is_refused_by_name(options, error, text):
+def test_invalid_parameters_are_refused_by_name(options, error, text):
     with pytest.raises(error, match=text):
         ConvolutionalNystroem(**{"image_shape": COLOURED, "patch_size": 3} | options).fit(X)
 
 
-def test_images_without_contrast_are_refused_to_learn_from_and_give_zeros():
+def test_images_without_contrast_are_refused_by_fit_and_give_zeros():
     with pytest.raises(DataError, match=r"all patches of 3×3 pixels in 120 rows are constant"):
         ConvolutionalNystroem(COLOURED, patch_size=3).fit(np.full_like(X, 0.1))
     model = ConvolutionalNystroem(COLOURED, patch_size=3, random_state=0).fit(X)

@@ -16,7 +16,6 @@ from bigkernel import (
     Matern,
     OnColumns,
     Polynomial,
-    RandomFourier,
     Sigmoid,
     SweepSearchCV,
     load_model,
@@ -48,7 +47,7 @@ every_kernel = pytest.mark.parametrize(("kernel", "oracle"), CASES.values(), ids
 @every_kernel
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @given(n=st.integers(1, 300), m=st.integers(1, 20), seed=st.integers(0, 10**6))
-def test_blocks_and_matrices_are_those_of_the_parts(kernel, oracle, dtype, n, m, seed):
+def test_blocks_and_matrices_follow_from_those_of_the_operands(kernel, oracle, dtype, n, m, seed):
     rng = np.random.default_rng(seed)
     X, Z = rng.normal(size=(n, 4)).astype(dtype), rng.normal(size=(m, 4)).astype(dtype)
     expected, kept = oracle(X.astype(np.float64), Z.astype(np.float64)), X.copy()
@@ -80,7 +79,7 @@ def test_a_saved_model_has_the_same_kernel_and_says_it(tmp_path):
     assert loaded.fit_report()["kernel"] == {"name": kernel.formula()}
 
 
-def test_formulas_are_written_as_one_would():
+def test_formulas_are_written_with_operators():
     kernel = (Gaussian(1.0) + Linear()) * OnColumns(0.5 * Gaussian(np.ones(2)), [1, 3])
     assert kernel.formula() == "((gaussian(sigma=1.0) + linear) * 0.5 * gaussian(sigma=(2,)) of 2 columns)"
 
@@ -89,20 +88,20 @@ def test_parameters_inside_are_searched_by_name():
     model = KernelRidge(Gaussian(1.0) + Linear(), alpha=0.1, n_landmarks=30, random_state=0)
     assert clone(model).get_params()["kernel__k1__sigma"] == 1.0
     grid = {"kernel__k1__sigma": [0.5, 2.0], "alpha": [0.1, 10.0]}
-    found = SweepSearchCV(model, grid, cv=3).fit(X, y)
-    assert {one["kernel__k1__sigma"] for one in found.cv_results_["params"]} == {0.5, 2.0}
-    assert len(set(found.cv_results_["mean_test_score"])) == 4
+    result = SweepSearchCV(model, grid, cv=3).fit(X, y)
+    assert {one["kernel__k1__sigma"] for one in result.cv_results_["params"]} == {0.5, 2.0}
+    assert len(set(result.cv_results_["mean_test_score"])) == 4
     assert model.kernel.k1.sigma == 1.0
 
 
-def test_scale_is_of_the_columns_that_a_kernel_sees():
+def test_scale_is_of_the_columns_of_a_kernel():
     wide = X * [1, 1, 100, 1]
-    found = (Gaussian() + OnColumns(Gaussian(), [0, 1])).resolve(wide)
-    assert found.k2.kernel.sigma == Gaussian().resolve(X[:, :2]).sigma
-    assert found.k1.sigma == Gaussian().resolve(wide).sigma
+    result = (Gaussian() + OnColumns(Gaussian(), [0, 1])).resolve(wide)
+    assert result.k2.kernel.sigma == Gaussian().resolve(X[:, :2]).sigma
+    assert result.k1.sigma == Gaussian().resolve(wide).sigma
 
 
-def test_positive_kernels_make_positive_ones():
+def test_sums_and_products_of_positive_kernels_are_positive():
     assert (Gaussian() + 2 * Linear()).positive
     assert not (Gaussian() * Sigmoid()).positive
     assert OnColumns(Matern(1.0, 0.5), [0]).kinked
@@ -123,14 +122,9 @@ def test_positive_kernels_make_positive_ones():
         (Gaussian() + Gaussian(-1.0), "expected a finite sigma above 0"),
     ],
 )  # fmt: skip
-def test_what_is_no_kernel_is_refused_by_name(kernel, message):
+def test_invalid_kernels_are_refused_by_name(kernel, message):
     with pytest.raises(ConfigError, match=message):
         KernelRidge(kernel, n_landmarks=10).fit(X, y)
-
-
-def test_random_features_of_them_are_refused():
-    with pytest.raises(ConfigError, match="kernel"):
-        RandomFourier(Gaussian() + Gaussian(), n_components=10).fit(X)
 
 
 def test_operators_take_kernels_and_numbers_alone():
@@ -147,7 +141,7 @@ def test_hostile_nesting_in_a_file_is_refused():
         decode(value)
 
 
-def test_what_parts_take_is_announced():
+def test_the_cost_of_a_sum_is_that_of_its_terms():
     one, two = (LandmarkMap(kernel, X, np.dtype("f8")) for kernel in (Gaussian(1.0), Gaussian(1.0) + Gaussian(2.0)))
     prepared = one.bound.weights.nbytes
     assert two.cost.fixed_bytes - one.cost.fixed_bytes >= prepared

@@ -51,16 +51,16 @@ def test_a_rank_k_update_leaves_the_lower_triangle(p, dtype, near, narrow):
 @pytest.mark.parametrize("dtype, near", [("f4", 1e-4), ("f8", 1e-12)])
 @pytest.mark.parametrize("p", WIDTHS)
 def test_cholesky_reads_and_writes_one_triangle(p, dtype, near, lower, order, narrow):
-    _, wanted = positive(p, dtype)
-    A = np.array(wanted, order=order)
+    _, expected = positive(p, dtype)
+    A = np.array(expected, order=order)
     other = np.triu_indices(p, 1) if lower else np.tril_indices(p, -1)
     A[other] = 99
     assert blas.cholesky(A, lower=lower) == 0
     assert (A[other] == 99).all()
     L = np.tril(A) if lower else np.triu(A).T
-    assert_allclose(L @ L.T, wanted, rtol=near, atol=100 * near)
-    wanted[p // 2, p // 2] = -1
-    assert blas.cholesky(np.array(wanted, order=order), lower=lower) == p // 2 + 1
+    assert_allclose(L @ L.T, expected, rtol=near, atol=100 * near)
+    expected[p // 2, p // 2] = -1
+    assert blas.cholesky(np.array(expected, order=order), lower=lower) == p // 2 + 1
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -104,19 +104,17 @@ def test_a_congruence_takes_and_writes_lower_triangles_alone(m, way):
     given, factor = np.array(A, order="F"), np.array(L, order="F")
     above = np.triu_indices(m, 1)
     given[above] = factor[above] = 7.0
-    found = blas.congruent(given, factor)
-    assert_allclose(np.tril(found), np.tril(inverse @ A @ inverse.T), atol=1e-12 * m)
-    assert np.shares_memory(found, given)
-    assert (found[above] == 7.0).all()
+    result = blas.congruent(given, factor)
+    assert_allclose(np.tril(result), np.tril(inverse @ A @ inverse.T), atol=1e-12 * m)
+    assert np.shares_memory(result, given)
+    assert (result[above] == 7.0).all()
 
 
 def test_the_routines_are_those_of_scipy_here():
-    assert all(
-        blas._routine(name) is not None for name in ("ssyrk", "dsyrk", "sgemm", "dgemm", "dsygst", "dsytrd", "dorgtr")
-    )
+    assert None not in map(blas._routine, ["ssyrk", "dsyrk", "sgemm", "dgemm", "dsygst", "dsytrd", "dorgtr"])
 
 
-def test_another_signature_is_told_from_ours():
+def test_another_signature_differs_from_ours():
     wide = "void (char *, long *, __pyx_t_5scipy_6linalg_13cython_lapack_d *)"
     assert blas._kinds(wide, "d") == "c?r"
     assert blas._kinds(wide, "s") == "c??"
@@ -130,7 +128,7 @@ def test_rows_in_row_order_are_refused():
 def test_threads_find_the_bits_that_one_finds():
     matrices = [positive(120, seed=seed)[1] for seed in range(8)]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(blas.tridiagonal, matrices))
-    for A, parts in zip(matrices, found, strict=True):
-        for here, there in zip(parts, blas.tridiagonal(A), strict=True):
+        result = list(pool.map(blas.tridiagonal, matrices))
+    for A, factors in zip(matrices, result, strict=True):
+        for here, there in zip(factors, blas.tridiagonal(A), strict=True):
             assert (here == there).all()

@@ -35,7 +35,7 @@ K = pairwise.rbf_kernel(X, gamma=0.3)
 
 
 def shared(x, z, power=1.0):
-    """What two histograms share; of two rows."""
+    """The overlap of two histograms, to a power."""
     return float(np.minimum(x, z).sum()) ** power
 
 
@@ -60,20 +60,20 @@ def test_exact_fits_are_the_dense_ones_and_blocks_their_values(metric):
     dense = DenseKernelRidge(alpha=0.1, kernel=of_rows, gamma=1.0).fit(X, y)
     ours = KernelRidge(metric, alpha=0.1, fit_intercept=False).fit(X, y)
     assert_allclose(ours.predict(X[:9]), dense.predict(X[:9]), rtol=1e-7, atol=1e-9)
-    wanted = pairwise.pairwise_kernels(X, X[:20], metric=of_rows)
+    expected = pairwise.pairwise_kernels(X, X[:20], metric=of_rows)
     for dtype, near in ((np.float64, 1e-12), (np.float32, 1e-5)):
         features = LandmarkMap(Pairwise(metric).resolve(X), X[:20], np.dtype(dtype))
-        assert_allclose(features.block(Chunk(X), slice(0, 90)), wanted, rtol=near, atol=near)
+        assert_allclose(features.block(Chunk(X), slice(0, 90)), expected, rtol=near, atol=near)
     assert_allclose(Pairwise(metric).diag(X), np.diagonal(pairwise.pairwise_kernels(X, metric=of_rows)), rtol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore:pairwise kernel. the kernel matrix of 40:bigkernel.errors.RankDeficiencyWarning")
 def test_landmark_fits_take_them_too_and_several_chunks_are_one():
     one = KernelRidge(shared_in_blocks, alpha=0.1, landmarks=X[:40]).fit(X, y)
-    parts = KernelRidge(shared_in_blocks, alpha=0.1, landmarks=X[:40])
+    grown = KernelRidge(shared_in_blocks, alpha=0.1, landmarks=X[:40])
     for rows in (slice(0, 50), slice(50, 90)):
-        parts.partial_fit(X[rows], y[rows])
-    assert_allclose(parts.predict(X), one.predict(X), rtol=1e-7)
+        grown.partial_fit(X[rows], y[rows])
+    assert_allclose(grown.predict(X), one.predict(X), rtol=1e-7)
     assert one.score(X, y) > 0.85
 
 
@@ -118,7 +118,7 @@ def test_models_of_matrices_and_of_named_kernels_are_stored_and_those_of_functio
         (lambda: (Gaussian(1.0) + Pairwise(3))(X), ConfigError, "found 3"),
     ],
 )  # fmt: skip
-def test_what_is_no_kernel_is_refused_by_name(fit, error, message):
+def test_invalid_kernels_are_refused_by_name(fit, error, message):
     with pytest.raises(error, match=message):
         fit()
 
@@ -137,22 +137,19 @@ def test_searches_take_them_and_share_sweeps():
     assert search.fit(X, y).best_params_["alpha"] >= 0.1
 
 
-def test_cosines_keep_their_landmarks_at_length_one_and_say_what_that_takes():
+def test_cosines_keep_their_landmarks_at_length_one_and_count_their_memory():
     features = LandmarkMap(Pairwise("cosine"), X[:20], np.dtype("f8"))
     assert_allclose(np.linalg.norm(features.bound.points, axis=1), 1)
     assert features.cost.fixed_bytes - X[:20].nbytes >= features.bound.nbytes
     assert Pairwise("cosine")(np.zeros((1, 3)), X[:2]).tolist() == [[0, 0]]
 
 
-def test_a_function_is_known_again_in_another_process():
+def test_a_function_has_the_same_fingerprint_in_another_process():
     code = "import test_given as t; from bigkernel.data.fingerprint import fingerprint as f; print(f(t.kernels()))"
-    environment = {
-        **os.environ,
-        "PYTHONHASHSEED": "7",
-        "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path]),
-    }
-    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == fingerprint(kernels())
+    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == fingerprint(kernels())
     assert len({fingerprint(kernel) for kernel in kernels()}) == len(kernels())
 
 

@@ -1,6 +1,5 @@
 """Landmarks: uniform draws, randomly pivoted Cholesky against the plain method, and the width from their distances."""
 
-import tracemalloc
 from itertools import permutations
 
 import numpy as np
@@ -10,17 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import chisquare
+from traced import traced
 
 from bigkernel import Gaussian, Linear
 from bigkernel.errors import DataError
 from bigkernel.kernels import landmarks
-from bigkernel.kernels.landmarks import (
-    MOST_POINTS,
-    as_landmarks,
-    median_width,
-    rp_cholesky,
-    uniform,
-)
+from bigkernel.kernels.landmarks import MOST_POINTS, as_landmarks, median_width, rp_cholesky, uniform
 
 rng = np.random.default_rng(20241003)
 N = 60
@@ -49,18 +43,18 @@ def test_small_clusters_get_landmarks_where_uniform_draws_miss_them():
     assert np.mean(met) > 3.7 > 2.8 > np.mean(by_chance)
 
 
-def test_rows_that_repeat_are_drawn_once():
+def test_repeated_rows_are_sampled_once():
     rows = np.repeat(X[:8], 7, axis=0)
-    drawn = rp_cholesky(KERNEL, rows, 30, np.random.RandomState(0))
-    assert sorted(drawn // 7) == list(range(8))
+    sampled = rp_cholesky(KERNEL, rows, 30, np.random.RandomState(0))
+    assert sorted(sampled // 7) == list(range(8))
     signs = np.array([[0.0, 1.0], [-0.0, 1.0], [3.0, 4.0]])
     assert len(rp_cholesky(KERNEL, signs, 3, np.random.RandomState(0))) == 2
 
 
 def test_a_matrix_of_low_rank_is_explained_by_as_many_rows():
-    drawn = rp_cholesky(Linear(), X, 20, np.random.RandomState(0))
-    assert len(drawn) == 3
-    assert oracle.trace_error(Linear()(X), drawn) < 1e-12
+    sampled = rp_cholesky(Linear(), X, 20, np.random.RandomState(0))
+    assert len(sampled) == 3
+    assert oracle.trace_error(Linear()(X), sampled) < 1e-12
     assert len(rp_cholesky(Linear(), np.zeros((5, 2)), 2, np.random.RandomState(0))) == 0
 
 
@@ -80,9 +74,9 @@ def test_work_by_strips_draws_the_same_rows(request):
 @pytest.mark.usefixtures("small_strips")
 @pytest.mark.parametrize("count", [10, 37])
 def test_a_factor_in_float32_explains_as_much(count):
-    drawn = rp_cholesky(KERNEL, X, count, np.random.RandomState(1), dtype=np.float32)
-    assert_array_equal(drawn, rp_cholesky(KERNEL, X, count, np.random.RandomState(1)))
-    # what float32 cannot tell from nothing is not drawn
+    sampled = rp_cholesky(KERNEL, X, count, np.random.RandomState(1), dtype=np.float32)
+    assert_array_equal(sampled, rp_cholesky(KERNEL, X, count, np.random.RandomState(1)))
+    # rows whose residual is below the rounding of float32 are not sampled
     wide = rp_cholesky(Gaussian(50.0), X, N, np.random.RandomState(1), dtype=np.float32)
     assert len(wide) < N / 2
     assert oracle.trace_error(Gaussian(50.0)(X), wide) < 1e-5
@@ -95,11 +89,8 @@ def test_a_draw_holds_no_more_than_its_matrix(dtype, per_square, monkeypatch):
         monkeypatch.setattr(landmarks, name, value)
     m, d = 1200, 5
     rows, around = rng.normal(size=(2 * m, d)), 2**22 + 16 * 2 * m * d
-    tracemalloc.start()
-    found = rp_cholesky(Gaussian(1.0), rows, m, np.random.RandomState(0), dtype=dtype)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert len(found) == m
+    sampled, peak = traced(lambda: rp_cholesky(Gaussian(1.0), rows, m, np.random.RandomState(0), dtype=dtype))
+    assert len(sampled) == m
     assert peak < per_square * m**2 + around
     assert peak > per_square * m**2 / 2
 
@@ -115,20 +106,19 @@ def test_rows_that_are_all_but_explained_end_the_draw(seed):
     if chance.random() < 0.3:
         base = base + 10 ** chance.uniform(0, 6)
     rows = base[chance.integers(0, len(base), n)]
-    drawn = rp_cholesky(Linear(), rows, count, np.random.RandomState(seed))
-    assert len(set(drawn)) == len(drawn) <= count
+    sampled = rp_cholesky(Linear(), rows, count, np.random.RandomState(seed))
+    assert len(set(sampled)) == len(sampled) <= count
 
 
 @given(n=st.integers(1, 400), share=st.floats(0, 1), seed=st.integers(0, 2**31))
 def test_landmarks_are_distinct_rows_in_order(n, share, seed):
     m = max(1, round(share * n))
-    drawn = uniform(n, m, np.random.RandomState(seed))
-    assert drawn.dtype == np.int64
-    assert len(drawn) == m
-    assert (np.diff(drawn) > 0).all()
-    assert drawn[0] >= 0
-    assert drawn[-1] < n
-    assert_array_equal(drawn, uniform(n, m, np.random.RandomState(seed)))
+    sampled = uniform(n, m, np.random.RandomState(seed))
+    assert sampled.dtype == np.int64
+    assert len(sampled) == m
+    assert (np.diff(sampled) > 0).all()
+    assert 0 <= sampled[0] <= sampled[-1] < n
+    assert_array_equal(sampled, uniform(n, m, np.random.RandomState(seed)))
 
 
 @pytest.mark.parametrize(("n", "m"), [(20, 6), (40, 6)])  # by permutation, and by rejection

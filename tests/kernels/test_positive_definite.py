@@ -1,4 +1,4 @@
-"""Gram matrices: a kernel that is positive definite is found so on any rows, one that is not is told with how much."""
+"""Gram matrices: which kernels are positive definite on any rows, and the negative share of those that are not."""
 
 import re
 
@@ -51,23 +51,23 @@ def with_eigenvalues(values, seed=0):
 @every_kernel
 def test_the_eigenvalues_are_those_of_the_gram_matrix_and_descend(kernel):
     X = rows(40, 3)
-    found = check_positive_definite(kernel, X)
-    wanted = np.linalg.eigvalsh(reference.of_kernel(kernel)(X, X))[::-1]
+    result = check_positive_definite(kernel, X)
+    expected = np.linalg.eigvalsh(reference.of_kernel(kernel)(X, X))[::-1]
     # the distance of a row to itself is 0 to rounding, of which Matérn 1/2 takes the root
-    assert_allclose(found.eigenvalues, wanted, atol=1e-7 if kernel == Matern(2.0, nu=0.5) else 1e-12 * wanted[0])
-    assert (np.diff(found.eigenvalues) <= 0).all()
-    assert 40 * EPS <= found.tolerance < 1e-6
-    assert found.positive_definite == kernel.positive
+    assert_allclose(result.eigenvalues, expected, atol=1e-7 if kernel == Matern(2.0, nu=0.5) else 1e-12 * expected[0])
+    assert (np.diff(result.eigenvalues) <= 0).all()
+    assert 40 * EPS <= result.tolerance < 1e-6
+    assert result.positive_definite == kernel.positive
 
 
 @pytest.mark.parametrize("coef0", [-2.0, -0.5, 0.2])
 def test_the_sigmoid_is_refuted_with_its_negative_mass(coef0):
     X = rows(50, 3)
     values = np.linalg.eigvalsh(reference.sigmoid(X, X, 1.0, coef0))
-    found = check_positive_definite(Sigmoid(gamma=1.0, coef0=coef0), X)
-    assert not found.positive_definite
-    assert_allclose(found.negative_mass, -values[values < 0].sum() / np.abs(values).sum(), rtol=1e-9)
-    assert found.rank == 50
+    result = check_positive_definite(Sigmoid(gamma=1.0, coef0=coef0), X)
+    assert not result.positive_definite
+    assert_allclose(result.negative_mass, -values[values < 0].sum() / np.abs(values).sum(), rtol=1e-9)
+    assert result.rank == 50
 
 
 NAMES = {"rbf": Gaussian(), "laplacian": Laplacian(), "linear": Linear(), "sigmoid": Sigmoid()}
@@ -76,15 +76,15 @@ NAMES = {"rbf": Gaussian(), "laplacian": Laplacian(), "linear": Linear(), "sigmo
 @pytest.mark.parametrize("name, kernel", NAMES.items())
 def test_a_name_means_the_kernel_with_its_bandwidth_from_the_rows(name, kernel):
     X = rows(30, 3)
-    found, wanted = check_positive_definite(name, X), check_positive_definite(kernel, X)
-    assert_array_equal(found.eigenvalues, wanted.eigenvalues)
-    assert found.positive_definite == wanted.positive_definite == kernel.positive
+    result, expected = check_positive_definite(name, X), check_positive_definite(kernel, X)
+    assert_array_equal(result.eigenvalues, expected.eigenvalues)
+    assert result.positive_definite == expected.positive_definite == kernel.positive
     assert getattr(kernel, "gamma", "scale") == "scale"  # what was given is as it was
-    assert name != "linear" or found.rank == 3
+    assert name != "linear" or result.rank == 3
 
 
 def twice(n, gap, width=1.0):
-    """N rows, and n more that lie a gap beside them."""
+    """N rows, and n more at a small distance from them."""
     return width * np.concatenate([rows(n, 3), rows(n, 3) + gap * rows(n, 3, seed=1)])
 
 
@@ -100,33 +100,33 @@ ANY_ROWS = {
 @every_positive
 @pytest.mark.parametrize("X", ANY_ROWS.values(), ids=ANY_ROWS)
 def test_a_kernel_is_positive_on_any_rows(kernel, X):
-    found = check_positive_definite(kernel, X)
-    assert found.positive_definite
-    assert found.negative_mass == 0
-    assert found.rank <= len(np.unique(X, axis=0))
+    result = check_positive_definite(kernel, X)
+    assert result.positive_definite
+    assert result.negative_mass == 0
+    assert result.rank <= len(np.unique(X, axis=0))
 
 
 @pytest.mark.parametrize("n", [5, 50])
-def test_a_small_negative_part_is_found_in_spite_of_rounding(n):
+def test_a_small_negative_eigenvalue_is_reported_in_spite_of_rounding(n):
     X = rows(n, 3)
     gram = reference.gaussian(X, X, 2.0)
     values, vectors = np.linalg.eigh(gram)
     indefinite = gram - (values[0] + 1e-6) * np.outer(vectors[:, 0], vectors[:, 0])
-    found = of_matrix((indefinite + indefinite.T) / 2)()
-    assert not found.positive_definite
-    assert_allclose(found.eigenvalues[-1], -1e-6, rtol=1e-6)
-    assert_allclose(found.negative_mass, 1e-6 / np.abs(np.linalg.eigvalsh(indefinite)).sum(), rtol=1e-6)
+    result = of_matrix((indefinite + indefinite.T) / 2)()
+    assert not result.positive_definite
+    assert_allclose(result.eigenvalues[-1], -1e-6, rtol=1e-6)
+    assert_allclose(result.negative_mass, 1e-6 / np.abs(np.linalg.eigvalsh(indefinite)).sum(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("K, asymmetry", [([[2, 1], [0, 2]], 0.5), ([[2, -4], [4, 2]], 2.0)])
 def test_an_asymmetric_matrix_is_not_positive_though_no_eigenvalue_is_negative(K, asymmetry):
-    found = of_matrix(K)()
-    assert (found.eigenvalues > 0).all()
-    assert found.asymmetry == asymmetry
-    assert not found.positive_definite
+    result = of_matrix(K)()
+    assert (result.eigenvalues > 0).all()
+    assert result.asymmetry == asymmetry
+    assert not result.positive_definite
     assert not of_matrix(K)(tolerance=0.9 * asymmetry).positive_definite
     assert of_matrix(K)(tolerance=asymmetry).positive_definite
-    assert_allclose(found.eigenvalues, np.linalg.eigvalsh((np.array(K) + np.transpose(K)) / 2)[::-1])
+    assert_allclose(result.eigenvalues, np.linalg.eigvalsh((np.array(K) + np.transpose(K)) / 2)[::-1])
 
 
 def test_the_tolerance_is_a_share_of_the_largest_eigenvalue():
@@ -143,18 +143,18 @@ def test_the_tolerance_is_a_share_of_the_largest_eigenvalue():
 @pytest.mark.parametrize("scale", [1e-300, 1e150])
 def test_the_scale_of_the_matrix_does_not_matter(scale):
     for values in ([2.0, 1.0, 0.5], [2.0, 1.0, -0.5]):
-        found = of_matrix(scale * with_eigenvalues(np.array(values)))()
-        assert found.positive_definite == (values[2] > 0)
-        assert found.rank == 3
-        assert_allclose(found.negative_mass, 0 if values[2] > 0 else 1 / 7, rtol=1e-9)
+        result = of_matrix(scale * with_eigenvalues(np.array(values)))()
+        assert result.positive_definite == (values[2] > 0)
+        assert result.rank == 3
+        assert_allclose(result.negative_mass, 0 if values[2] > 0 else 1 / 7, rtol=1e-9)
 
 
 @pytest.mark.parametrize("value, positive, rank, mass", [(3.0, True, 1, 0), (0.0, True, 0, 0), (-3.0, False, 1, 1)])
 @pytest.mark.parametrize("n", [1, 4])
 def test_one_row_has_one_eigenvalue_and_zeros_beside_it_change_nothing(value, positive, rank, mass, n):
-    found = of_matrix(np.diag([value] + [0.0] * (n - 1)))()
-    assert_array_equal(found.eigenvalues, sorted([value] + [0.0] * (n - 1), reverse=True))
-    assert (found.positive_definite, found.rank, found.negative_mass, found.asymmetry) == (positive, rank, mass, 0)
+    result = of_matrix(np.diag([value] + [0.0] * (n - 1)))()
+    assert_array_equal(result.eigenvalues, sorted([value] + [0.0] * (n - 1), reverse=True))
+    assert (result.positive_definite, result.rank, result.negative_mass, result.asymmetry) == (positive, rank, mass, 0)
 
 
 @given(st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=8), st.sampled_from([0.0, 1e-12, 1e-3, 0.5]))
@@ -162,17 +162,21 @@ def test_the_negative_mass_is_a_share_and_that_of_the_eigenvalues_below_the_tole
     values = np.array(numbers) / 1e6
     size = np.abs(values)
     counted = [abs(v) for v in values if v < 0 and abs(v) > tolerance * size.max()]
-    found = negative_mass(values, tolerance)
-    assert 0 <= found <= 1 + len(values) * EPS
-    assert found * size.sum() == pytest.approx(sum(counted), rel=1e-9)
-    assert (found == 0) == (not counted)
+    result = negative_mass(values, tolerance)
+    assert 0 <= result <= 1 + len(values) * EPS
+    assert result * size.sum() == pytest.approx(sum(counted), rel=1e-9)
+    assert (result == 0) == (not counted)
 
 
-def test_a_negative_part_is_noted_with_its_share_and_what_is_kept():
+def test_a_note_of_negative_eigenvalues_has_their_share_and_the_rank_kept():
     note = negative_note(np.array([2.0, 1.0, 0.0, -1.0]), "sigmoid")
     assert re.match(r"sigmoid kernel: .*negative eigenvalues \(25\.0% of .* keeping 2 of 4 directions", note)
     assert re.search(r"0\.0% of .*1 of 2", negative_note(np.array([1.0, -1e-4]), "sigmoid", tolerance=1e-5))
     assert negative_note(np.array([1.0, -1e-4]), "sigmoid", tolerance=1e-3) == ""
+    # the tolerance is a share of the largest absolute value, by default n ε; a value at it is not kept
+    assert "keeping 1 of 4" in negative_note(np.array([4.0, 1.0, 0.9, -4.0]), "sigmoid", tolerance=0.25)
+    assert "keeping 1 of 4" in negative_note(np.array([2.0, 0.3, 0.0, -4.0]), "sigmoid", tolerance=0.1)
+    assert "keeping 1 of 3" in negative_note(np.array([1.0, 2 * EPS, -0.5]), "sigmoid")
     for rounding in ([1.0, 0.0], [1.0, -EPS], [0.0, 0.0], [0.5]):
         assert negative_note(np.array(rounding), "sigmoid") == ""
 
@@ -203,13 +207,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind, message, kernel, X", REFUSED.values(), ids=REFUSED)
-def test_what_has_no_spectrum_is_refused_by_name(kind, message, kernel, X):
+def test_matrices_without_a_spectrum_are_refused_by_name(kind, message, kernel, X):
     with pytest.raises(kind, match=message):
         check_positive_definite(kernel, X)
 
 
 @pytest.mark.parametrize("tolerance", [-1e-9, float("nan"), float("inf")])
-def test_a_tolerance_that_is_none_is_refused(tolerance):
+def test_an_invalid_tolerance_is_refused(tolerance):
     with pytest.raises(ConfigError, match="tolerance"):
         check_positive_definite("rbf", rows(5, 2), tolerance=tolerance)
 
@@ -228,8 +232,8 @@ def test_a_matrix_beyond_the_limit_is_refused_before_the_kernel_is_called(monkey
 
 def test_a_function_is_called_with_the_rows_twice():
     X = rows(20, 3)
-    found = check_positive_definite(lambda A, B: np.cos(A @ np.ones(3))[:, None] * np.cos(B @ np.ones(3)), X)
-    assert found.positive_definite
-    assert found.tolerance == 20 * EPS
-    assert found.rank == 1
-    assert_allclose(found.eigenvalues[0], (np.cos(X @ np.ones(3)) ** 2).sum(), rtol=1e-12)
+    result = check_positive_definite(lambda A, B: np.cos(A @ np.ones(3))[:, None] * np.cos(B @ np.ones(3)), X)
+    assert result.positive_definite
+    assert result.tolerance == 20 * EPS
+    assert result.rank == 1
+    assert_allclose(result.eigenvalues[0], (np.cos(X @ np.ones(3)) ** 2).sum(), rtol=1e-12)

@@ -51,12 +51,12 @@ def separate(params, y, train, domain, weight=None):
 def require_cells(search, y, splits, domain, weight=None):
     """Squared errors and shares of right classes, as separate fits have them."""
     w = np.ones(N) if weight is None else weight
-    for params, train, test, told in cells(search, splits):
+    for params, train, test, score in cells(search, splits):
         values = separate(params, y, train, domain, weight).decision_function(X[test])
         error = np.average((values - np.eye(3)[y[test]]) ** 2, axis=0, weights=w[test]).mean()
         right = np.average(values.argmax(axis=1) == y[test], weights=w[test])
-        assert_allclose(told("error"), -error, rtol=1e-7, err_msg=f"{params}")
-        assert_allclose(told("right"), right, rtol=1e-12, err_msg=f"{params}")
+        assert_allclose(score("error"), -error, rtol=1e-7, err_msg=f"{params}")
+        assert_allclose(score("right"), right, rtol=1e-12, err_msg=f"{params}")
 
 
 SCORES = {"scoring": {"error": "neg_mean_squared_error", "right": "accuracy"}}
@@ -71,14 +71,13 @@ SCORES = {"scoring": {"error": "neg_mean_squared_error", "right": "accuracy"}}
     ids=["penalties", "rounds"],
 )
 def test_every_cell_is_a_fit_with_the_labels_of_a_fold_hidden(grid):
-    cv, seen = StratifiedKFold(3), []
-    with observe(seen.append):
+    cv, events = StratifiedKFold(3), []
+    with observe(events.append):
         search = SweepSearchCV(MODEL, grid, cv=cv, refit="right", **SCORES).fit(X, CODES, sample_weight=WEIGHT)
-    splits = [(train, test) for train, test in cv.split(X[:N_S], TRUTH[:N_S])]
-    require_cells(search, TRUTH, splits, SIDE, WEIGHT)
+    require_cells(search, TRUTH, cv.split(X[:N_S], TRUTH[:N_S]), SIDE, WEIGHT)
     assert (search.cv_results_["prediction_error"] < 1e-6).all()
     # two kernels, or two graphs: moments and scores of each, and its rounds
-    names = [event.what for event in seen if isinstance(event, SweepStarted)]
+    names = [event.what for event in events if isinstance(event, SweepStarted)]
     assert (names.count("tune"), names.count("scores")) == (2, 2)
     assert 4 < len(names) <= search.plan_.count == 4 + 3 * 3
     alone = clone(MODEL).set_params(**search.best_params_).fit(X, CODES, sample_weight=WEIGHT)
@@ -86,32 +85,21 @@ def test_every_cell_is_a_fit_with_the_labels_of_a_fold_hidden(grid):
     assert len(search.best_estimator_.rounds_) == len(alone.rounds_)
 
 
-LEAVES = {
-    "domains with labels, one of them hidden in turn": (
-        "domains",
-        CODES,
-        [(np.flatnonzero((d != DOMAIN) & (SIDE == 0)), np.flatnonzero(d == DOMAIN)) for d in (0, 1)],
-    ),
-    "all domains have labels": (
-        "domains",
-        TRUTH,
-        [(np.flatnonzero(d != DOMAIN), np.flatnonzero(d == DOMAIN)) for d in (0, 1, 7)],
-    ),
-    "a part of the target tests": (
-        [(np.arange(N_S), np.arange(N_S, N, 2))],
-        np.where((SIDE == 0) | (np.arange(N) % 2 == 0), TRUTH, -1),
-        [(np.arange(N_S), np.arange(N_S, N, 2))],
-    ),
-    "some rows of the source are not trained on": (
-        [(np.arange(40), np.arange(40, 60))],
-        CODES,
-        [(np.arange(40), np.arange(40, 60))],
-    ),
+def pair(train, test):
+    return np.flatnonzero(train), np.flatnonzero(test)
+
+
+HALF, SOME = [(np.arange(N_S), np.arange(N_S, N, 2))], [(np.arange(40), np.arange(40, 60))]
+SPLITS = {
+    "labelled domains": ("domains", CODES, [pair((d != DOMAIN) & (SIDE == 0), d == DOMAIN) for d in (0, 1)]),
+    "all domains are labelled": ("domains", TRUTH, [pair(d != DOMAIN, d == DOMAIN) for d in (0, 1, 7)]),
+    "half of the target is tested": (HALF, np.where((SIDE == 0) | (np.arange(N) % 2 == 0), TRUTH, -1), HALF),
+    "some rows of the source are not trained on": (SOME, CODES, SOME),
 }
 
 
-@pytest.mark.parametrize("cv, y, splits", LEAVES.values(), ids=LEAVES)
-def test_source_and_target_of_a_split_are_those_of_the_labels_that_it_leaves(cv, y, splits):
+@pytest.mark.parametrize("cv, y, splits", SPLITS.values(), ids=SPLITS)
+def test_source_and_target_of_a_split_follow_from_its_labels(cv, y, splits):
     search = SweepSearchCV(MODEL, {"alpha": [0.1, 1.0]}, cv=cv, refit=False, **SCORES)
     require_cells(search.fit(X, y, sample_domain=DOMAIN), y, splits, DOMAIN)
 
@@ -156,24 +144,24 @@ def test_float32_rows_of_a_wide_kernel_are_swept_again_where_candidates_would_be
     assert (search.cv_results_["prediction_error"] < 1e-3).all()
 
 
-def test_what_leaves_nothing_to_adapt_to_is_refused_before_any_sweep():
-    seen = []
-    with observe(seen.append):
+def test_splits_without_a_target_are_refused_before_any_sweep():
+    events = []
+    with observe(events.append):
         with pytest.raises(DataError, match=r"split 0 leaves labels in every domain.*cv='domains'"):
             SweepSearchCV(MODEL, {"alpha": [0.1]}, cv=3, refit=False).fit(X, TRUTH, sample_domain=DOMAIN)
         with pytest.raises(ConfigError, match=r"refit: every domain has labelled rows.*refit=False"):
             SweepSearchCV(MODEL, {"alpha": [0.1]}, cv="domains").fit(X, TRUTH, sample_domain=DOMAIN)
         with pytest.raises(ConfigError, match="neg_gcv needs one penalty for all directions"):
             SweepSearchCV(MODEL, {"alpha": [0.1]}, scoring="neg_gcv").fit(X, CODES)
-    assert not [event for event in seen if isinstance(event, SweepStarted)]
+    assert not [event for event in events if isinstance(event, SweepStarted)]
 
 
-def test_methods_that_share_no_sweep_say_why_and_what_to_take():
-    for model, told in (
+def test_methods_that_share_no_sweep_are_refused_with_an_alternative():
+    for model, message in (
         (JDA(n_landmarks=M), "JDA has no predictions to score; search a Pipeline"),
         (KernelLogisticClassifier(n_landmarks=M), r"every step is a sweep for one model.*KernelRidgeClassifier"),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             SweepSearchCV(model, {"alpha": [0.1, 1.0]}).fit(X, CODES)
     projected = make_pipeline(
         JDA(Gaussian(1.5), n_components=3, landmarks=Z, n_rounds=1),
@@ -182,10 +170,10 @@ def test_methods_that_share_no_sweep_say_why_and_what_to_take():
     assert SweepSearchCV(projected, {"jda__alpha": [0.1, 1.0]}, cv=3).fit(X, CODES).best_score_ > 0.8
 
 
-def test_transforms_of_a_pipeline_are_told_the_domains():
+def test_transforms_of_a_pipeline_get_the_domains():
     y = np.where(np.arange(N) % 5 == 0, -1, CODES)  # with rows of the source that have no label, and are no target
     jda = JDA(Gaussian(1.5), n_components=3, landmarks=Z, n_rounds=1)
     last = SSSLClassifier(Gaussian(1.0), n_landmarks=M, random_state=0)
     search = SweepSearchCV(make_pipeline(jda, last), {"ssslclassifier__alpha": [1.0]}, cv=3)
-    found = search.fit(X, y, sample_domain=DOMAIN).best_estimator_
-    assert_array_equal(found[0].transform(X), clone(jda).fit(X, y, sample_domain=DOMAIN).transform(X))
+    result = search.fit(X, y, sample_domain=DOMAIN).best_estimator_
+    assert_array_equal(result[0].transform(X), clone(jda).fit(X, y, sample_domain=DOMAIN).transform(X))

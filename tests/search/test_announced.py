@@ -26,43 +26,16 @@ X[TARGET] += 0.05
 CODES = np.where(TARGET, -1, LABELS)
 PLAIN = {"landmarks": "uniform", "n_landmarks": 15, "random_state": 0}
 MODEL = KernelRidgeClassifier(Gaussian(1.0), **PLAIN)
-LEARNS = {
-    "projected": (make_pipeline(Projector(5), MODEL), {"kernelridgeclassifier__alpha": [0.1, 1.0]}, {}, LABELS, 3),
-    "projections are searched": (
-        make_pipeline(Projector(), MODEL),
-        {"projector__n_components": [3, 5], "kernelridgeclassifier__alpha": [0.1, 1.0, 10.0]},
-        {},
-        LABELS,
-        None,
-    ),
-    "rounds of a transform": (
-        make_pipeline(JDA(Gaussian(2.0), n_components=4, n_rounds=1, **PLAIN), SSSLClassifier(Gaussian(1.0), **PLAIN)),
-        {"ssslclassifier__alpha": [0.1, 1.0]},
-        {},
-        CODES,
-        4,
-    ),
-    "rounds of the candidates": (
-        ARTLClassifier(Gaussian(2.0), n_rounds=1, **PLAIN),
-        {"kernel__sigma": [1.0, 2.0], "alpha": [0.1, 1.0]},
-        {},
-        CODES,
-        2 * 3 + 1,
-    ),
-    "calibration of one of two weighings": (
-        MODEL,
-        {"alpha": [0.1, 1.0], "class_weight": [None, "balanced"], "probability": [True]},
-        {},
-        LABELS,
-        2 * 2 + 2,
-    ),
-    "sums of no split are of all rows": (
-        KernelRidge(Gaussian(1.0), **PLAIN),
-        {"alpha": [0.1, 1.0]},
-        {"cv": TimeSeriesSplit(2)},
-        LABELS * 1.0,
-        None,
-    ),
+TWO, ALPHA = [0.1, 1.0], "kernelridgeclassifier__alpha"
+ALIGNED = make_pipeline(JDA(Gaussian(2.0), n_components=4, n_rounds=1, **PLAIN), SSSLClassifier(Gaussian(1.0), **PLAIN))
+ROUNDS = ARTLClassifier(Gaussian(2.0), n_rounds=1, **PLAIN)
+SEARCHES = {  # estimator, grid, splits, labels and the number of sweeps
+    "projector": (make_pipeline(Projector(5), MODEL), {ALPHA: TWO}, 3, LABELS, 3),
+    "components": (make_pipeline(Projector(), MODEL), {"projector__n_components": [3, 5], ALPHA: TWO}, 3, LABELS, None),
+    "rounds of a transform": (ALIGNED, {"ssslclassifier__alpha": TWO}, 3, CODES, 4),
+    "rounds of candidates": (ROUNDS, {"kernel__sigma": [1.0, 2.0], "alpha": TWO}, 3, CODES, 2 * 3 + 1),
+    "calibration": (MODEL, {"alpha": TWO, "class_weight": [None, "balanced"], "probability": [True]}, 3, LABELS, 6),
+    "splits in time": (KernelRidge(Gaussian(1.0), **PLAIN), {"alpha": TWO}, TimeSeriesSplit(2), LABELS * 1.0, None),
 }
 
 pytestmark = pytest.mark.filterwarnings(
@@ -70,23 +43,23 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.mark.parametrize("model, grid, options, y, count", LEARNS.values(), ids=LEARNS)
-def test_as_many_sweeps_run_as_are_announced(model, grid, options, y, count):
-    search, seen = SweepSearchCV(model, grid, **{"cv": 3, **options}), []
+@pytest.mark.parametrize("model, grid, cv, y, count", SEARCHES.values(), ids=SEARCHES)
+def test_as_many_sweeps_run_as_are_announced(model, grid, cv, y, count):
+    search, events = SweepSearchCV(model, grid, cv=cv), []
     announced = search.plan(X, y).count
-    with observe(seen.append):
+    with observe(events.append):
         search.fit(X, y)
-    measured = len([event for event in seen if isinstance(event, SweepStarted)])
+    measured = len([event for event in events if isinstance(event, SweepStarted)])
     assert measured == announced == search.plan_.count
     assert count in (None, measured)
 
 
 def test_sweeps_of_transforms_and_of_the_best_have_lines_of_their_own():
     model = make_pipeline(Projector(5), MODEL)
-    grid = {"kernelridgeclassifier__alpha": [0.1, 1.0], "kernelridgeclassifier__probability": [True]}
-    told = str(SweepSearchCV(model, grid, cv=3).plan(X, LABELS))
-    assert "transforms: sweep for project" in told
-    assert "refit on all rows: values for calibration" in told
+    grid = {ALPHA: TWO, "kernelridgeclassifier__probability": [True]}
+    plan = str(SweepSearchCV(model, grid, cv=3).plan(X, LABELS))
+    assert "transforms: sweep for project" in plan
+    assert "refit on all rows: values for calibration" in plan
     without = SweepSearchCV(model, grid, cv=3, refit=False).plan(X, LABELS)
     assert "refit on all rows" not in str(without)
     assert without.count == 3

@@ -1,4 +1,4 @@
-"""scikit-learn's manners: clone, parameters, repr, tags, pickling, fitted or not; the plan; and what observers see."""
+"""scikit-learn's conventions: clone, parameters, tags, pickling, fitted or not; the plan; and events of observers."""
 
 import pickle
 import re
@@ -76,7 +76,7 @@ def test_a_search_is_a_classifier_or_a_regressor_as_its_estimator_is(model):
     assert is_regressor(search) == (not classifier)
 
 
-def test_it_says_that_it_is_not_fitted():
+def test_an_unfitted_search_raises():
     search = SweepSearchCV(CLASSIFIER, GRID)
     for method in ("predict", "decision_function", "score"):
         with pytest.raises(NotFittedError):
@@ -92,7 +92,7 @@ def test_it_says_that_it_is_not_fitted():
         without.predict(X)
 
 
-def test_it_survives_a_pickle():
+def test_a_search_is_the_same_after_a_pickle():
     search = pickle.loads(pickle.dumps(SweepSearchCV(CLASSIFIER, GRID, cv=3).fit(X, LABELS)))
     again = pickle.loads(pickle.dumps(search))
     assert_array_equal(again.predict(X), search.predict(X))
@@ -128,18 +128,18 @@ def test_every_sweep_is_announced_and_none_else_runs():
         {"kernel": [Gaussian(1.0), Gaussian(2.0), Laplacian(0.3)], "alpha": [0.1, 1.0]},
         {"landmarks": [Z[:5]], "alpha": [1.0]},
     ]
-    seen = []
-    with observe(seen.append):
+    events = []
+    with observe(events.append):
         search = SweepSearchCV(CLASSIFIER, grid, cv=3, scoring=["accuracy", "r2"], refit="r2").fit(X, LABELS)
-    started = [event.what for event in seen if isinstance(event, SweepStarted)]
+    started = [event.what for event in events if isinstance(event, SweepStarted)]
     assert started == ["tune", "scores"] * 3
     assert len(search.plan_.sweeps) == 6
-    (note,) = [event.text for event in seen if isinstance(event, Note)]
+    (note,) = [event.text for event in events if isinstance(event, Note)]
     assert note == str(search.plan_) == str(search.plan(X, LABELS))
-    steps = [(event.what, event.done, event.total) for event in seen if isinstance(event, Step)]
+    steps = [(event.what, event.done, event.total) for event in events if isinstance(event, Step)]
     counted = [(0, 2), (1, 2), (2, 2), (0, 1), (1, 1), (0, 1), (1, 1)]
     assert steps == [("solve", done, total) for done, total in counted]
-    kinds = [type(event) for event in seen]
+    kinds = [type(event) for event in events]
     assert kinds.index(Note) < kinds.index(SweepStarted)
 
 
@@ -174,29 +174,29 @@ def test_of_equal_scores_the_largest_penalty_is_chosen():
 
 
 @pytest.mark.parametrize(
-    "grid, best, told",
+    "grid, best, message",
     [
         ({"alpha": [1e-3, 1e-2, 1e-1]}, 0, "alpha: the best value 0.001 is the smallest of 3; add smaller .* 0.0001"),
         ({"alpha": [1e-3, 1e-2, 1e-1]}, 2, "alpha: the best value 0.1 is the largest of 3; add larger values.* 1$"),
         ({"model__kernel": [Gaussian(s) for s in (1.0, 2.0, 4.0)]}, 2, "kernel__sigma: .* largest of 3; .* 8$"),
         ({"n_components": [10, 20, 40]}, 2, "n_components: the best value 40 .* such as 80$"),
         ({"alpha": [1e-3, 1e-2, 1e-1]}, 1, ""),
-        ({"alpha": [0.0, 1e-2, 1e-1]}, 0, ""),  # less than none there is not
+        ({"alpha": [0.0, 1e-2, 1e-1]}, 0, ""),  # 0 is the smallest alpha
         ({"n_components": [1, 2, 3]}, 0, ""),
         ({"alpha": [1e-3, 1e-2]}, 0, ""),
         ({"n_landmarks": [10, 20, 30]}, 2, ""),
         ({"kernel": [Gaussian(1.0), Laplacian(1.0), Gaussian(2.0)]}, 2, ""),
     ],
 )
-def test_ends_of_the_grid_are_told_with_what_to_add(grid, best, told):
+def test_best_values_at_ends_of_the_grid_have_a_message_with_values_to_add(grid, best, message):
     ((name, values),) = grid.items()
-    found = "; ".join(map(str, edges([{name: value} for value in values], best)))
-    assert re.search(told, found) if told else found == ""
+    result = "; ".join(map(str, edges([{name: value} for value in values], best)))
+    assert re.search(message, result) if message else result == ""
 
 
 def test_a_search_warns_once_of_the_ends_where_its_best_candidate_lies():
     grid = {"alpha": [1e3, 1e4, 1e5], "kernel": [Gaussian(s) for s in (0.3, 0.9, 30.0)]}
     with pytest.warns(BestAtEdgeWarning, match="alpha: the best value 1000 is the smallest of 3") as caught:
-        found = SweepSearchCV(KernelRidge(landmarks=MANY[:14]), grid, cv=3).fit(MANY, WAVES)
+        result = SweepSearchCV(KernelRidge(landmarks=MANY[:14]), grid, cv=3).fit(MANY, WAVES)
     assert [one.filename for one in caught] == [__file__]
-    assert [(edge.parameter, edge.side, edge.further) for edge in found.edges_] == [("alpha", "smallest", 100.0)]
+    assert [(edge.parameter, edge.side, edge.further) for edge in result.edges_] == [("alpha", "smallest", 100.0)]

@@ -1,4 +1,7 @@
-"""What cannot be searched is refused by name, before anything is swept where it can be known before."""
+"""Invalid searches are refused by name, before the first sweep where possible."""
+
+from contextlib import suppress
+from itertools import product
 
 import dask
 import dask.array as da
@@ -39,16 +42,16 @@ GRID = {"alpha": [0.1, 1.0]}
 
 
 def refuse(error, match, model=MODEL, grid=GRID, X=X, y=y, *, swept=False, fit=None, **options):
-    """Why the search is refused: with this error, and (unless `swept`) before its first sweep."""
-    seen = []
+    """Check that the search raises this error, (unless `swept`) before its first sweep; return its message."""
+    events = []
     search = SweepSearchCV(model, grid, **options)
-    with observe(seen.append), pytest.raises(error, match=match) as caught:
+    with observe(events.append), pytest.raises(error, match=match) as caught:
         search.fit(X, y, **(fit or {}))
     assert isinstance(caught.value, BigKernelError)
     assert isinstance(caught.value, ValueError)  # what scikit-learn raises
     assert not hasattr(search, "best_estimator_")
     if not swept:
-        assert not [event for event in seen if isinstance(event, SweepStarted)]
+        assert not [event for event in events if isinstance(event, SweepStarted)]
     return str(caught.value)
 
 
@@ -64,7 +67,7 @@ def refuse(error, match, model=MODEL, grid=GRID, X=X, y=y, *, swept=False, fit=N
         ([{"alpha": [1.0]}, {"sigma": [1.0]}], "Invalid parameter 'sigma'"),
     ],
 )
-def test_grids(grid, match):
+def test_invalid_grids_are_refused(grid, match):
     assert refuse(ConfigError, f"param_grid: .*{match}", grid=grid)
 
 
@@ -91,18 +94,18 @@ def test_values_that_the_estimator_refuses(values):
         "ridge",
     ],
 )
-def test_estimators_that_are_not_ours(model):
+def test_other_estimators_are_refused(model):
     assert refuse(ConfigError, "estimator", model, {})
 
 
 @pytest.mark.parametrize(
     "scoring", ["mse", "roc_auc", ["r2", "mse"], "", [], {}, {"a": "mse"}, {"a": 3}, 3, [["r2"]], [None]]
 )
-def test_scores_that_are_unknown(scoring):
+def test_unknown_scores_are_refused(scoring):
     assert refuse(ConfigError, "scoring: ", scoring=scoring)
 
 
-def test_scores_that_cannot_be_had_of_values():
+def test_scores_that_predictions_do_not_serve_are_refused():
     for score in ("neg_brier_score", "roc_auc_ovr"):
         assert refuse(ConfigError, f"scoring: '{score}' needs probabilities.*", CLASSIFIER, scoring=score, y=LABELS)
     for scorer in (len, lambda model, X, y: "good", lambda model, X, y: model.predict(X[:3]).sum()):
@@ -124,25 +127,21 @@ def test_scores_that_cannot_be_had_of_values():
         ("f1", np.c_[y, y], "2 targets.*r2"),
     ],
 )
-def test_scores_that_such_targets_have_not_are_refused_before_a_sweep(score, labels, match):
+def test_scores_that_do_not_fit_the_targets_are_refused_before_a_sweep(score, labels, match):
     model = MODEL if labels.ndim == 2 else CLASSIFIER
     said = f"scoring: .* cannot be computed for {match}"
     assert refuse(ConfigError, said, model, y=labels, scoring={"s": score}, refit="s")
 
 
 def test_scores_of_scikit_learn_that_serve_are_not_refused():
-    refused = {}
-    for kind in (1, 2, 3):
-        refused[kind] = set()
-        for name in get_scorer_names():
-            try:
-                scoring = chosen(name, classifier=kind > 1)
-            except ConfigError:
-                continue
-            try:
-                require_served(scoring, Inputs(3, classes=np.arange(kind) if kind > 1 else None, flat=kind == 1), kind)
-            except ConfigError:
-                refused[kind].add(name)
+    refused = {1: set(), 2: set(), 3: set()}  # by the number of targets or classes
+    for kind, name in product(refused, get_scorer_names()):
+        inputs = Inputs(3, classes=np.arange(kind) if kind > 1 else None, flat=kind == 1)
+        with suppress(ConfigError):
+            scoring = chosen(name, classifier=kind > 1)
+            refused[kind].add(name)
+            require_served(scoring, inputs, kind)
+            refused[kind].remove(name)
     by_samples = {f"{name}_samples" for name in ("f1", "precision", "recall", "jaccard")}
     of_numbers = {"neg_mean_poisson_deviance", "neg_mean_gamma_deviance"}  # above 0
     assert refused[2] == by_samples | of_numbers
@@ -154,19 +153,19 @@ def test_scores_of_scikit_learn_that_serve_are_not_refused():
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("model", [MODEL, Ridge()], ids=["landmarks", "ridge"])
-def test_scores_that_are_not_finite(model):
+def test_scores_that_are_not_finite_are_refused(model):
     said = r"scoring: neg_mean_squared_error of candidate \{'alpha': 0.1\} on split 0 is (-inf|nan)|y: squares of its"
     assert refuse(DataError, said, model, y=y * 1e200, scoring="neg_mean_squared_error", swept=True)
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_r2_of_a_fold_of_equal_targets_is_nought_as_scikit_learn_has_it(fit_intercept):
+def test_r2_of_a_fold_of_equal_targets_is_zero_as_in_scikit_learn(fit_intercept):
     steps, model = np.repeat([0.1, 0.2, 0.7], 20), clone(MODEL).set_params(fit_intercept=fit_intercept)
     search = SweepSearchCV(model, GRID, cv=KFold(3)).fit(X, steps)
     assert [search.cv_results_[f"split{j}_test_score"].tolist() for j in range(3)] == [[0, 0]] * 3
 
 
-def test_r2_of_a_constant_that_is_met_is_one():
+def test_r2_of_a_constant_that_is_fitted_exactly_is_one():
     search = SweepSearchCV(Ridge(), GRID, cv=KFold(3)).fit(X, np.full(N, 0.1))
     assert search.cv_results_["mean_test_score"].tolist() == [1, 1]
 
@@ -174,7 +173,7 @@ def test_r2_of_a_constant_that_is_met_is_one():
 @pytest.mark.parametrize(
     "cv", [object(), 1.5, True, "loo", KFold, np.zeros((N, 2), int), rng.uniform(size=N), ["a", "b"], 3j, {0: 1}]
 )
-def test_folds_that_are_nothing(cv):
+def test_invalid_folds_are_refused(cv):
     assert refuse((ConfigError, DataError), "cv: ", cv=cv)
 
 
@@ -184,7 +183,7 @@ def test_fewer_than_two_folds(cv):
 
 
 @pytest.mark.parametrize("seed", [None, 1.5, True, "x", np.random.RandomState(0)])
-def test_seeds_of_folds_that_are_no_number(seed):
+def test_seeds_of_folds_other_than_integers_are_refused(seed):
     assert refuse(
         ConfigError, "random_state: expected an integer", X=da.from_array(X, chunks=(20, 3)), random_state=seed
     )
@@ -201,11 +200,11 @@ def test_seeds_of_folds_that_are_no_number(seed):
         (X[:0], y[:0], "0 sample"),
     ],
 )
-def test_rows_and_targets(X, y, match):
+def test_invalid_rows_and_targets_are_refused(X, y, match):
     assert refuse(DataError, match, X=X, y=y)
 
 
-def test_a_refused_search_may_be_mended_and_fitted():
+def test_a_refused_search_can_be_corrected_and_fitted():
     search = SweepSearchCV(MODEL, {"alpha": []})
     with pytest.raises(ConfigError):
         search.fit(X, y)
@@ -272,10 +271,10 @@ AFTER = [
 
 
 @pytest.mark.parametrize("error, match, given", BEFORE)
-def test_what_cannot_be_is_refused_before_a_sweep(error, match, given):
+def test_invalid_searches_are_refused_before_a_sweep(error, match, given):
     assert refuse(error, match, **given)
 
 
 @pytest.mark.parametrize("error, match, given", AFTER)
-def test_what_rows_or_scores_show_is_refused_by_name(error, match, given):
+def test_errors_of_rows_or_scores_are_raised_by_name(error, match, given):
     assert refuse(error, match, swept=True, **given)

@@ -51,20 +51,20 @@ def test_scores_are_those_of_least_squares_or_marked(features, dtype):
     marks = dict(zip(map(str, results["params"]), marked, strict=True))
     for params, train, test, score in cells(search, splits):
         rows, new = X[train].astype(float), X[test].astype(float)
-        wanted = least_squares(params["kernel"], Z, rows, y[train], params["alpha"], at=new)
-        true = np.mean((y[test] - wanted) ** 2)
+        expected = least_squares(params["kernel"], Z, rows, y[train], params["alpha"], at=new)
+        true = np.mean((y[test] - expected) ** 2)
         off = abs(-score() / true - 1)
         # a change of predictions by ε moves a squared error by 2ε‖f‖/‖y − f‖ of it
-        far = PROMISE * np.linalg.norm(wanted) / np.sqrt(true * len(new))
+        far = PROMISE * np.linalg.norm(expected) / np.sqrt(true * len(new))
         assert off <= 2 * far + far**2 or marks[str(params)]
 
 
-def test_overlapping_splits_are_judged_in_the_same_arithmetic():
+def test_overlapping_splits_are_scored_in_the_same_precision():
     X, y = TABLES[10]
     X = X.astype("f4")
     fold = FOLDS
-    parts = [(np.flatnonzero(fold != j), np.flatnonzero(fold == j)) for j in (0, 1, 0)]  # some rows are tested twice
-    search, _, again = searched(X, y, cv=parts)
+    splits = [(np.flatnonzero(fold != j), np.flatnonzero(fold == j)) for j in (0, 1, 0)]  # some rows are tested twice
+    search, _, again = searched(X, y, cv=splits)
     once, _, _ = searched(X, y)
     for j, same in ((0, 0), (1, 1), (2, 0)):
         np.testing.assert_allclose(
@@ -73,16 +73,16 @@ def test_overlapping_splits_are_judged_in_the_same_arithmetic():
     assert len(again) == 1  # the second partition begins where the first one ended
 
 
-def test_what_stays_coarse_is_told_with_its_size():
+def test_candidates_that_stay_inaccurate_are_counted_in_a_warning():
     X, y = TABLES[10]
-    search, (told,), again = searched(X.astype("f4"), y, KernelRidge(landmarks=X[:120], dtype="float32"))
+    search, (message,), again = searched(X.astype("f4"), y, KernelRidge(landmarks=X[:120], dtype="float32"))
     assert again  # sums in float64, of the same blocks
     off = int((search.cv_results_["prediction_error"] > ENOUGH).sum())
     assert off > 0
-    assert told.startswith(f"scores of {off} of 16 candidates are unreliable")
+    assert message.startswith(f"scores of {off} of 16 candidates are unreliable")
 
 
-def test_the_best_model_is_right_though_the_search_swept_in_float32():
+def test_the_best_model_is_accurate_after_a_search_in_float32():
     X, y = TABLES[10]
     X = X.astype("f4")
     with warnings.catch_warnings():
@@ -90,11 +90,11 @@ def test_the_best_model_is_right_though_the_search_swept_in_float32():
         search = SweepSearchCV(KernelRidge(landmarks=X[:120]), GRID, cv=FOLDS).fit(X, y)
     best, params = search.best_estimator_, search.best_params_
     assert best.diagnostics_["prediction_error"] <= ENOUGH
-    wanted = least_squares(params["kernel"], X[:120].astype(float), X.astype(float), y, params["alpha"])
-    assert distance(best.predict(X), wanted) <= PROMISE
+    expected = least_squares(params["kernel"], X[:120].astype(float), X.astype(float), y, params["alpha"])
+    assert distance(best.predict(X), expected) <= PROMISE
 
 
-def test_classes_are_judged_by_the_better_models_and_a_resumption_reads_both_sweeps_back(tmp_path):
+def test_classes_are_scored_by_the_more_precise_models_and_a_resumed_run_reads_both_sweeps(tmp_path):
     X, y = TABLES[10]
     X, labels = X.astype("f4"), (y > y.mean()).astype(int)
     model = KernelRidgeClassifier(landmarks=X[:120])
@@ -114,7 +114,7 @@ def test_classes_are_judged_by_the_better_models_and_a_resumption_reads_both_swe
 
 
 @pytest.mark.parametrize("fit_intercept", [True, False])
-def test_linear_models_are_judged_as_they_are_fitted(fit_intercept):
+def test_linear_models_are_scored_as_they_are_fitted(fit_intercept):
     rng = np.random.default_rng(8)
     near = rng.normal(size=(400, 2))
     rows, y = (near + [30, 0]) * [1e-4, 1e4], near.sum(axis=1) + 30
@@ -125,7 +125,7 @@ def test_linear_models_are_judged_as_they_are_fitted(fit_intercept):
     assert search.best_estimator_.score(rows, y) > 0.999999
 
 
-def test_a_witness_that_would_see_no_row_is_given_another_sweep(monkeypatch):
+def test_a_probe_without_rows_leads_to_another_sweep(monkeypatch):
     X, y = TABLES[10]
     monkeypatch.setattr(RoundingProbe, "includes", lambda probe, start, window: probe.every == 1)
     monkeypatch.setattr(precision, "probe_interval", lambda *_: 5)
@@ -133,7 +133,7 @@ def test_a_witness_that_would_see_no_row_is_given_another_sweep(monkeypatch):
     assert 0 < model.diagnostics_["prediction_error"] < 1e-9
 
 
-def test_a_finer_sweep_that_does_not_fit_after_all_leaves_the_coarser_basis_to_its_sums(monkeypatch):
+def test_sums_in_float32_are_kept_where_those_in_float64_do_not_fit(monkeypatch):
     X, y = TABLES[10]
     X = X.astype("f4")
 

@@ -10,7 +10,7 @@ from kernel_cases import KERNELS, ignore_rank_warnings
 from numpy.testing import assert_allclose, assert_array_equal
 from peers import assert_like_peer, cells, comparable, peer, split_scores
 from sklearn.base import clone
-from sklearn.metrics import accuracy_score, balanced_accuracy_score
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.pipeline import Pipeline, make_pipeline
 
@@ -19,6 +19,7 @@ from bigkernel import (
     Gaussian,
     KernelRidge,
     KernelRidgeClassifier,
+    Laplacian,
     LinearRegression,
     Matern,
     Rescaler,
@@ -30,6 +31,7 @@ from bigkernel import (
     save_model,
 )
 from bigkernel.errors import AccuracyWarning, RankDeficiencyWarning
+from bigkernel.statistics.held_out import FLOOR
 
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning")  # grids are small
 rng = np.random.default_rng(19930117)
@@ -58,9 +60,9 @@ def test_every_cell_of_a_kernel_is_that_of_the_dense_oracle(name):
         coef, b = reference.nystrom_krr(B[train], core, Y[train], params["alpha"], params["fit_intercept"])
         squares = (Y[test] - B[test] @ coef - b) ** 2
         r2 = np.mean(1 - squares.sum(0) / ((Y[test] - Y[test].mean(0)) ** 2).sum(0))
-        wanted = [-squares.mean(), -np.sqrt(squares.mean(0)).mean(), r2]
+        expected = [-squares.mean(), -np.sqrt(squares.mean(0)).mean(), r2]
         # the distance of a landmark to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
-        assert_allclose(list(map(score, NUMBERS)), wanted, rtol=0, atol=1e-7 if name == "matern 1/2" else 1e-8)
+        assert_allclose(list(map(score, NUMBERS)), expected, rtol=0, atol=1e-7 if name == "matern 1/2" else 1e-8)
 
 
 def test_a_list_of_grids_with_parameters_of_their_own():
@@ -81,7 +83,7 @@ def test_landmarks_may_be_candidates():
 
 
 @pytest.mark.parametrize("seed", [0, np.int64(7), np.random.RandomState(3), None])
-def test_numbers_of_landmarks_are_drawn_once_from_all_rows(seed):
+def test_landmarks_of_each_number_are_sampled_once_from_all_rows(seed):
     grid = {"n_landmarks": [6, M], "alpha": [0.1, 1.0]}
     model = KernelRidge(Gaussian(1.4), random_state=seed)
     if seed is None:
@@ -92,8 +94,8 @@ def test_numbers_of_landmarks_are_drawn_once_from_all_rows(seed):
         np.random.set_state(state)  # noqa: NPY002
     scores = []
     for m in grid["n_landmarks"]:
-        drawn = KernelRidge(Gaussian(1.4), n_landmarks=m, random_state=copy.deepcopy(seed)).fit(X, y).landmarks_
-        theirs = peer(KernelRidge(Gaussian(1.4), landmarks=drawn), {"alpha": grid["alpha"]}, X, y, cv=FOLDS)
+        sampled = KernelRidge(Gaussian(1.4), n_landmarks=m, random_state=copy.deepcopy(seed)).fit(X, y).landmarks_
+        theirs = peer(KernelRidge(Gaussian(1.4), landmarks=sampled), {"alpha": grid["alpha"]}, X, y, cv=FOLDS)
         scores.append(split_scores(theirs))
     by_alpha = np.concatenate([np.array(scores)[:, 0], np.array(scores)[:, 1]])  # the grid varies n_landmarks first
     assert_allclose(split_scores(search), by_alpha, rtol=0, atol=1e-8)
@@ -104,10 +106,10 @@ def test_rows_far_from_zero_with_and_without_an_intercept(offset):
     grid = {"fit_intercept": [True, False], "alpha": [0.1, 1.0]}
     search = SweepSearchCV(Ridge(), grid, cv=FOLDS, scoring="neg_mean_squared_error").fit(X + offset, y)
     theirs = peer(Ridge(), grid, X + offset, y, cv=FOLDS, scoring="neg_mean_squared_error")
-    found, wanted = split_scores(search), split_scores(theirs)
-    assert_allclose(found[::2], wanted[::2], rtol=1e-9)
+    result, expected = split_scores(search), split_scores(theirs)
+    assert_allclose(result[::2], expected[::2], rtol=1e-9)
     # without an intercept the offset is the signal, and squares of it are what is summed
-    assert_allclose(found[1::2], wanted[1::2], rtol=max(1e-9, 1e-14 * offset**2))
+    assert_allclose(result[1::2], expected[1::2], rtol=max(1e-9, 1e-14 * offset**2))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -194,21 +196,26 @@ def test_weights_count_in_the_fit_and_in_the_errors(fit_intercept, weight):
                 (Y[test] - np.average(Y[test], axis=0, weights=weight[test])) ** 2,
             )
         )
-        wanted = [-mse.mean(), -np.sqrt(mse).mean(), np.mean(1 - mse / spread)]
-        assert_allclose(list(map(score, NUMBERS)), wanted, rtol=0, atol=1e-8)
-    wanted = clone(model).set_params(**search.best_params_).fit(X, Y, sample_weight=weight)
-    assert_allclose(search.predict(NEW), wanted.predict(NEW), atol=1e-8)
+        expected = [-mse.mean(), -np.sqrt(mse).mean(), np.mean(1 - mse / spread)]
+        assert_allclose(list(map(score, NUMBERS)), expected, rtol=0, atol=1e-8)
+    expected = clone(model).set_params(**search.best_params_).fit(X, Y, sample_weight=weight)
+    assert_allclose(search.predict(NEW), expected.predict(NEW), atol=1e-8)
 
 
 def test_weights_count_in_the_scores_of_classes():
-    model, alphas, scoring = CLASSIFIER, [0.01, 1.0], ["accuracy", "balanced_accuracy"]
-    search = SweepSearchCV(model, {"alpha": alphas}, cv=StratifiedKFold(3), scoring=scoring, refit="accuracy")
+    scores, grid = (
+        [accuracy_score, balanced_accuracy_score],
+        {"kernel": [Gaussian(1.4), Laplacian(0.5)], "alpha": [0.01, 1.0]},
+    )
+    scoring, cv = ["accuracy", "balanced_accuracy", "neg_log_loss"], StratifiedKFold(3)
+    search = SweepSearchCV(CLASSIFIER, grid, cv=cv, scoring=scoring, refit="neg_log_loss")
     search.fit(X, LABELS, sample_weight=WEIGHT)
-    for params, train, test, found in cells(search, StratifiedKFold(3).split(X, LABELS)):
-        fitted = clone(model).set_params(**params).fit(X[train], LABELS[train], sample_weight=WEIGHT[train])
-        for label, score in zip(scoring, (accuracy_score, balanced_accuracy_score), strict=True):
-            wanted = score(LABELS[test], fitted.predict(X[test]), sample_weight=WEIGHT[test])
-            assert_allclose(found(label), wanted, rtol=1e-12, err_msg=label)
+    for params, train, test, score in cells(search, cv.split(X, LABELS)):
+        fitted = clone(CLASSIFIER).set_params(**params).fit(X[train], LABELS[train], sample_weight=WEIGHT[train])
+        w, shares = WEIGHT[test], np.clip(fitted.decision_function(X[test]), FLOOR, 1)
+        expected = [of_labels(LABELS[test], fitted.predict(X[test]), sample_weight=w) for of_labels in scores]
+        expected.append(-log_loss(LABELS[test], shares / shares.sum(axis=1, keepdims=True), sample_weight=w))
+        assert_allclose([score(label) for label in scoring], expected, rtol=1e-9, err_msg=str(params))
 
 
 def test_equal_candidates_share_the_lowest_rank():
@@ -238,13 +245,13 @@ def test_within_one_standard_error_the_simplest_candidate_is_taken():
     best = int(np.argmax(mean))
     near = [i for i in range(len(mean)) if mean[i] >= mean[best] - error[best]]
     params = search.cv_results_["params"]
-    wanted = max(near, key=lambda i: (params[i]["alpha"], params[i]["kernel__sigma"]))
-    assert wanted != best
-    assert params[wanted]["alpha"] >= params[best]["alpha"]
-    assert search.best_index_ == wanted
-    assert search.best_score_ == mean[wanted]
-    assert comparable(search.best_params_) == comparable(params[wanted])
-    assert search.best_estimator_.alpha_ == params[wanted]["alpha"]
+    expected = max(near, key=lambda i: (params[i]["alpha"], params[i]["kernel__sigma"]))
+    assert expected != best
+    assert params[expected]["alpha"] >= params[best]["alpha"]
+    assert search.best_index_ == expected
+    assert search.best_score_ == mean[expected]
+    assert comparable(search.best_params_) == comparable(params[expected])
+    assert search.best_estimator_.alpha_ == params[expected]["alpha"]
 
 
 def test_alpha_chosen_by_gcv_may_stand_among_the_candidates():
@@ -267,10 +274,10 @@ def test_the_best_model_is_a_fit_in_every_way(flags, alpha, tmp_path):
         assert_allclose(model.predict(NEW), alone.predict(NEW), rtol=1e-9)
         assert_allclose(model.predict(NEW, return_std=True)[1], alone.predict(NEW, return_std=True)[1], rtol=1e-6)
         assert_allclose(model.training_mse_, alone.training_mse_, rtol=1e-6)
-        wanted = clone(alone).fit(np.r_[X, NEW], np.r_[y + 100, np.ones(20)])
-        assert_allclose(model.partial_fit(NEW, np.ones(20)).predict(NEW), wanted.predict(NEW), rtol=1e-7)
-        wanted.set_params(alpha=5.0).refit()
-        assert_allclose(model.set_params(alpha=5.0).refit().predict(NEW), wanted.predict(NEW), rtol=1e-8)
+        expected = clone(alone).fit(np.r_[X, NEW], np.r_[y + 100, np.ones(20)])
+        assert_allclose(model.partial_fit(NEW, np.ones(20)).predict(NEW), expected.predict(NEW), rtol=1e-7)
+        expected.set_params(alpha=5.0).refit()
+        assert_allclose(model.set_params(alpha=5.0).refit().predict(NEW), expected.predict(NEW), rtol=1e-8)
 
 
 @pytest.mark.parametrize(

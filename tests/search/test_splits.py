@@ -35,7 +35,7 @@ LABELS = rng.permutation(np.repeat([4, 7, 9], [30, 18, 12]))
 GROUPS = rng.integers(0, 11, N) * 3 - 5
 MODEL = KernelRidge(Gaussian(1.2), landmarks=Z)
 CLASSIFIER = KernelRidgeClassifier(Gaussian(1.2), landmarks=Z)
-GRID = {"alpha": [0.05, 1.0]}
+GRID, MSE = {"alpha": [0.05, 1.0]}, {"scoring": "neg_mean_squared_error"}
 EVERY = np.arange(N)
 SPLITTERS = {
     # splits in one sweep: those that test no row twice and train on all others
@@ -50,22 +50,22 @@ SPLITTERS = {
 }
 
 
-def splits_of(parts, rows):
+def splits_of(groups, rows):
     """(train, test) row ids of every split, in its order, read from the folds."""
-    found = {}
-    for part in parts:
-        fold = part.folds.of(part.attach(rows).read(0, len(rows)))
-        for number, split in enumerate(part.splits):
+    result = {}
+    for group in groups:
+        fold = group.folds.of(group.attach(rows).read(0, len(rows)))
+        for number, split in enumerate(group.splits):
             test, train = fold == number, (fold != number) & (fold >= -1)
-            found[split] = (np.flatnonzero(train), np.flatnonzero(test))
-    assert sorted(found) == list(range(len(found)))
-    return [found[split] for split in sorted(found)]
+            result[split] = (np.flatnonzero(train), np.flatnonzero(test))
+    assert sorted(result) == list(range(len(result)))
+    return [result[split] for split in sorted(result)]
 
 
-def assert_splits(parts, rows, wanted):
-    found, wanted = splits_of(parts, rows), list(wanted)
-    assert len(found) == len(wanted)
-    for (train, test), (other_train, other_test) in zip(found, wanted, strict=True):
+def assert_splits(groups, rows, expected):
+    result, expected = splits_of(groups, rows), list(expected)
+    assert len(result) == len(expected)
+    for (train, test), (other_train, other_test) in zip(result, expected, strict=True):
         assert_array_equal(train, np.sort(other_train))
         assert_array_equal(test, np.sort(other_test))
         assert not set(train) & set(test)
@@ -76,23 +76,15 @@ def pairs_of(fold, names):
     return [(np.flatnonzero(fold != name), np.flatnonzero(fold == name)) for name in names]
 
 
-@pytest.mark.parametrize("cv, sweeps", SPLITTERS.values(), ids=SPLITTERS)
-def test_a_splitter_is_followed_row_by_row(cv, sweeps):
-    rows = as_rows(X, y)
-    parts = partitions(cv, rows, None, classifier=False, seed=0)
-    assert_splits(parts, rows, cv.split(X, y))
-    assert len(parts) == sweeps
-    assert sorted(split for part in parts for split in part.splits) == list(range(cv.get_n_splits(X)))
-
-
 @pytest.mark.parametrize("name", SPLITTERS)
-def test_scores_of_a_splitter_are_those_of_refits(name):
+def test_a_splitter_has_the_rows_of_each_split_and_the_scores_of_refits(name):
     cv, sweeps = SPLITTERS[name]
-    given = list(cv.split(X, y)) if name in ("repeated", "sparse", "in time") else cv
-    search = assert_like_peer(
-        MODEL, GRID, X, y, cv=given, scoring="neg_mean_squared_error", new=X[:5], atol=1e-8
-    )  # fmt: skip
-    whole = any(part.whole for part in partitions(given, as_rows(X, y), None, classifier=False, seed=0))
+    given, rows = list(cv.split(X, y)) if name in ("repeated", "sparse", "in time") else cv, as_rows(X, y)
+    groups = partitions(given, rows, None, classifier=False, seed=0)
+    assert_splits(groups, rows, cv.split(X, y))
+    assert len(groups) == sweeps
+    search = assert_like_peer(MODEL, GRID, X, y, cv=given, scoring="neg_mean_squared_error", new=X[:5], atol=1e-8)
+    whole = any(group.whole for group in groups)
     assert len(search.plan_.sweeps) == sweeps + (not whole)  # else one more, of the best on all rows
 
 
@@ -108,31 +100,27 @@ def test_a_number_keeps_groups_together_and_classes_even():
     rows = as_rows(X, y, group=GROUPS)
     assert_splits(partitions(4, rows, None, classifier=False, seed=0), rows, GroupKFold(4).split(X, y, GROUPS))
     rows = as_rows(X, LABELS, group=GROUPS)
-    wanted = StratifiedGroupKFold(4).split(X, LABELS, GROUPS)
-    assert_splits(partitions(4, rows, None, classifier=True, seed=0), rows, wanted)
+    expected = StratifiedGroupKFold(4).split(X, LABELS, GROUPS)
+    assert_splits(partitions(4, rows, None, classifier=True, seed=0), rows, expected)
 
 
 @pytest.mark.parametrize("cv", [GroupKFold(3), LeaveOneGroupOut()])
 def test_splitters_of_groups_are_given_them(cv):
-    search = assert_like_peer(
-        MODEL, GRID, X, y, cv=cv, scoring="neg_mean_squared_error", fit={"groups": GROUPS}, new=X[:5]
-    )
+    search = assert_like_peer(MODEL, GRID, X, y, cv=cv, fit={"groups": GROUPS}, new=X[:5], **MSE)
     assert len(search.plan_.sweeps) == 1
 
 
 def test_one_row_is_left_out_in_one_sweep():
     few = slice(0, 20)
-    search = assert_like_peer(
-        MODEL, GRID, X[few], y[few], cv=LeaveOneOut(), scoring="neg_mean_squared_error", new=X[:5]
-    )
+    search = assert_like_peer(MODEL, GRID, X[few], y[few], cv=LeaveOneOut(), new=X[:5], **MSE)
     assert search.n_splits_ == 20
     assert len(search.plan_.sweeps) == 1
     # the shortcut of a linear smoother: residual / (1 − h)
     B = reference.gaussian(X[few], Z, 1.2)
     coef, _ = reference.nystrom_krr(B, reference.gaussian(Z, Z, 1.2), np.eye(20), 0.05)
     H = B @ coef
-    wanted = ((y[few] - H @ y[few]) / (1 - np.diagonal(H))) ** 2
-    assert_allclose(-split_scores(search)[0], wanted, rtol=1e-7)
+    expected = ((y[few] - H @ y[few]) / (1 - np.diagonal(H))) ** 2
+    assert_allclose(-split_scores(search)[0], expected, rtol=1e-7)
 
 
 NUMBERS = np.array([7, 7, 2, -1, 100, 2] * 10)
@@ -145,9 +133,9 @@ NUMBERS = np.array([7, 7, 2, -1, 100, 2] * 10)
 )
 def test_a_column_of_folds_names_the_fold_that_tests_a_row(given):
     rows = as_rows(X, y)
-    wanted = pairs_of(NUMBERS, (2, 7, 100))
-    assert_splits(partitions(given, rows, None, classifier=False, seed=0), rows, wanted)
-    assert_like_peer(MODEL, GRID, X, y, cv=given, peer_cv=wanted, new=X[:5])
+    expected = pairs_of(NUMBERS, (2, 7, 100))
+    assert_splits(partitions(given, rows, None, classifier=False, seed=0), rows, expected)
+    assert_like_peer(MODEL, GRID, X, y, cv=given, peer_cv=expected, new=X[:5])
 
 
 @pytest.mark.parametrize("folds", [HashFolds(4, 1), HashFolds(3, by="group"), DomainFolds(np.unique(GROUPS))])
@@ -155,10 +143,8 @@ def test_folds_as_plain_data_are_taken(folds):
     columns = {"group": GROUPS, "domain": GROUPS}
     fold = folds.of(as_rows(X, **columns).read(0, N))
     pairs = pairs_of(fold, range(folds.count))
-    assert_like_peer(
-        MODEL, GRID, X, y, cv=folds, peer_cv=pairs, scoring="neg_mean_squared_error", new=X[:5],
-        fit={"groups": GROUPS, "sample_domain": GROUPS}, peer_fit={},
-    )  # fmt: skip
+    fit = {"groups": GROUPS, "sample_domain": GROUPS}
+    assert_like_peer(MODEL, GRID, X, y, cv=folds, peer_cv=pairs, new=X[:5], fit=fit, peer_fit={}, **MSE)
 
 
 def lazy(kind, make_corpus, chunk_rows, **columns):
@@ -175,16 +161,16 @@ def lazy(kind, make_corpus, chunk_rows, **columns):
 
 
 @pytest.mark.parametrize("kind, grouped", [("dask", True), ("zarr", False), ("corpus", True)])
-def test_lazy_rows_are_folded_by_a_hash_of_row_or_group_whatever_the_chunks(kind, grouped, make_corpus):
+def test_lazy_rows_are_folded_by_a_hash_of_row_or_group_in_any_chunks(kind, grouped, make_corpus):
     groups = EVERY // 2 * 1000  # two copies of each
     columns = {"y": y} | ({"group": groups} if grouped else {})
     fold = HashFolds(3, 5, "group" if grouped else "row").of(as_rows(X, group=groups).read(0, N))
-    wanted = SweepSearchCV(MODEL, GRID, cv=fold, scoring="neg_mean_squared_error").fit(X, y)
+    expected = SweepSearchCV(MODEL, GRID, cv=fold, scoring="neg_mean_squared_error").fit(X, y)
     for chunk_rows in (7, 60):
         rows, options = lazy(kind, make_corpus, chunk_rows, **columns)
         search = SweepSearchCV(MODEL, GRID, cv=3, scoring="neg_mean_squared_error", random_state=5).fit(rows, **options)
-        assert_allclose(split_scores(search), split_scores(wanted), rtol=0, atol=1e-8)
-        assert_allclose(search.predict(X[:5]), wanted.predict(X[:5]), atol=1e-8)
+        assert_allclose(split_scores(search), split_scores(expected), rtol=0, atol=1e-8)
+        assert_allclose(search.predict(X[:5]), expected.predict(X[:5]), atol=1e-8)
     if grouped:
         tested = [set(groups[fold == number]) for number in range(3)]
         assert all(not tested[i] & tested[j] for i in range(3) for j in range(i))
@@ -193,10 +179,10 @@ def test_lazy_rows_are_folded_by_a_hash_of_row_or_group_whatever_the_chunks(kind
 @pytest.mark.parametrize("kind", ["dask", "corpus"])
 def test_lazy_domains_and_splitters_and_columns(kind, make_corpus):
     rows, options = lazy(kind, make_corpus, 7, y=y, domain=EVERY % 4)
-    wanted = SweepSearchCV(MODEL, GRID, cv=EVERY % 4).fit(X, y)
+    expected = SweepSearchCV(MODEL, GRID, cv=EVERY % 4).fit(X, y)
     for cv in ("domains", EVERY % 4, pairs_of(EVERY % 4, range(4))):
         search = SweepSearchCV(MODEL, GRID, cv=cv).fit(rows, **options)
-        assert_allclose(split_scores(search), split_scores(wanted), rtol=0, atol=1e-8)
+        assert_allclose(split_scores(search), split_scores(expected), rtol=0, atol=1e-8)
     shuffled = SweepSearchCV(MODEL, GRID, cv=KFold(3, shuffle=True, random_state=0)).fit(rows, **options)
     in_memory = SweepSearchCV(MODEL, GRID, cv=KFold(3, shuffle=True, random_state=0)).fit(X, y)
     assert_allclose(split_scores(shuffled), split_scores(in_memory), rtol=0, atol=1e-8)
@@ -205,9 +191,9 @@ def test_lazy_domains_and_splitters_and_columns(kind, make_corpus):
 def test_unlabelled_rows_of_a_corpus_are_neither_trained_on_nor_tested(make_corpus):
     codes = np.where(EVERY % 5, LABELS, -1)
     corpus, known = make_corpus(X, classes=(4, 7, 9), y=codes.astype("i1")), codes != -1
-    wanted = SweepSearchCV(CLASSIFIER, GRID, cv=StratifiedKFold(3)).fit(X[known], codes[known])
+    expected = SweepSearchCV(CLASSIFIER, GRID, cv=StratifiedKFold(3)).fit(X[known], codes[known])
     search = SweepSearchCV(CLASSIFIER, GRID, cv=StratifiedKFold(3)).fit(corpus)
-    assert_array_equal(split_scores(search), split_scores(wanted))
+    assert_array_equal(split_scores(search), split_scores(expected))
     fold = np.arange(N) % 3
-    wanted = SweepSearchCV(CLASSIFIER, GRID, cv=fold[known]).fit(X[known], codes[known])
-    assert_array_equal(split_scores(SweepSearchCV(CLASSIFIER, GRID, cv=fold).fit(corpus)), split_scores(wanted))
+    expected = SweepSearchCV(CLASSIFIER, GRID, cv=fold[known]).fit(X[known], codes[known])
+    assert_array_equal(split_scores(SweepSearchCV(CLASSIFIER, GRID, cv=fold).fit(corpus)), split_scores(expected))

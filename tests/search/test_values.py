@@ -9,15 +9,7 @@ from peers import STEPS, cells, digest, peer
 from sklearn.metrics import f1_score, make_scorer, roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
-from bigkernel import (
-    Gaussian,
-    KernelRidge,
-    KernelRidgeClassifier,
-    Laplacian,
-    Ridge,
-    SweepSearchCV,
-    executing,
-)
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Laplacian, Ridge, SweepSearchCV, executing
 from bigkernel.config import settings
 from bigkernel.events.job import SweepStarted, observe
 from bigkernel.kernels.feature_maps import UFUNC_BYTES
@@ -69,12 +61,12 @@ def test_scores_are_those_of_the_peer(model, grid, y, scoring, atol):
 def test_weights_of_rows_are_handed_to_scorers():
     weight = rng.uniform(0.1, 3, N)
     model = KernelRidgeClassifier(Gaussian(0.9), landmarks=Z)
-    found = SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=SPLITS, scoring="roc_auc").fit(X, TWO, sample_weight=weight)
-    for params, train, test, score in cells(found, SPLITS):
+    result = SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=SPLITS, scoring="roc_auc").fit(X, TWO, sample_weight=weight)
+    for params, train, test, score in cells(result, SPLITS):
         fit = KernelRidgeClassifier(Gaussian(0.9), landmarks=Z, **params).fit(X[train], TWO[train], weight[train])
-        wanted = roc_auc_score(TWO[test], fit.decision_function(X[test]), sample_weight=weight[test])
-        assert abs(score() - wanted) < 1e-12
-    assert found.best_estimator_.alpha == found.best_params_["alpha"]
+        expected = roc_auc_score(TWO[test], fit.decision_function(X[test]), sample_weight=weight[test])
+        assert abs(score() - expected) < 1e-12
+    assert result.best_estimator_.alpha == result.best_params_["alpha"]
 
 
 @pytest.mark.cluster

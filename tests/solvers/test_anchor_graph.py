@@ -1,7 +1,5 @@
 """The anchor graph against loops over rows and against its n×n Laplacian."""
 
-import tracemalloc
-
 import numpy as np
 import peers
 import pytest
@@ -9,14 +7,11 @@ import reference_adaptation as dense
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from traced import traced
 
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Polynomial
-from bigkernel.solvers.anchor_graph import (
-    SourceTargetStatistic,
-    anchor_weights,
-    laplacian,
-)
+from bigkernel.solvers.anchor_graph import SourceTargetStatistic, anchor_weights, laplacian
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk
 
@@ -47,31 +42,31 @@ def statistic_of(kernel, **options):
 
 @pytest.mark.parametrize("k", [1, K])
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-def test_weights_are_those_of_the_nearest_landmarks_found_one_by_one(kernel, k):
+def test_weights_are_those_of_the_nearest_landmarks_of_each_row(kernel, k):
     P = weights_of(kernel, k)
     assert_allclose(P, dense.anchors(X, Z, lambda x, z: kernel(x[None], z[None])[0, 0], k), atol=1e-12)
     assert_allclose(P.sum(axis=1), 1)
 
 
 @pytest.mark.parametrize("sigma", [0.15, 1.2, 200.0])
-def test_the_graph_is_the_same_in_whatever_dtype_the_blocks_are(sigma):
-    kernel, found = Gaussian(sigma), []
+def test_the_graph_does_not_depend_on_the_dtype_of_the_blocks(sigma):
+    kernel, result = Gaussian(sigma), []
     for dtype in (np.float32, np.float64):
         features = LandmarkMap(kernel, Z, np.dtype(dtype), centre_of(kernel, Z, dtype))
         statistic = SourceTargetStatistic(features, Targets(2, np.arange(2)), neighbours=K)
-        found.append(accumulate(statistic)["degrees"])
-    assert_array_equal(*found)
-    assert_allclose(found[1], WEIGHT @ weights_of(kernel), rtol=1e-9)
+        result.append(accumulate(statistic)["degrees"])
+    assert_array_equal(*result)
+    assert_allclose(result[1], WEIGHT @ weights_of(kernel), rtol=1e-9)
 
 
-def test_landmarks_that_are_equally_near_but_for_rounding_are_taken_in_their_order():
+def test_landmarks_at_equal_distances_up_to_rounding_are_taken_in_their_order():
     for scale in (1.0, 1e-30):
         values = scale * np.array([[0.2, 0.5 * (1 + 1e-13), 0.5, 0.5 * (1 - 1e-13), 0.4], [0.2, 0.5, 0.5, 0.6, 0.5]])
         places, _ = anchor_weights(values, np.ones(5), 3)
         assert_array_equal(places, [[1, 2, 3], [3, 1, 2]])
 
 
-def test_a_row_on_all_its_anchors_is_on_each_alike():
+def test_a_row_at_all_its_anchors_has_equal_weights():
     places, weights = anchor_weights(np.ones((2, 4)), np.ones(4), 3)
     assert_array_equal(places, [[0, 1, 2]] * 2)
     assert_allclose(weights, 1 / 3)
@@ -97,7 +92,7 @@ def test_the_laplacian_is_that_of_the_graph_of_all_rows(kernel):
     assert np.linalg.eigvalsh(L)[0] > -1e-9 * np.abs(L).max()
 
 
-def test_a_landmark_that_is_nobodys_anchor_leaves_nothing():
+def test_a_landmark_that_is_no_anchor_adds_nothing():
     A, degrees = rng.normal(size=(4, 3)), np.array([1.0, 0.0, 2.0, 0.0])
     A[[1, 3]] = 0
     G = 10 * np.eye(3)
@@ -105,20 +100,17 @@ def test_a_landmark_that_is_nobodys_anchor_leaves_nothing():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_memory_that_anchors_add_to_a_task_is_within_what_is_announced(dtype):
+def test_the_memory_that_anchors_add_to_a_task_is_within_the_announced(dtype):
     rng, n, m, d, c = np.random.default_rng(0), 4096, 150, 40, 4
     Z, rows = rng.normal(size=(m, d)), rng.normal(size=(n, d)).astype(dtype)
     kernel, labels = Gaussian(6.0), np.resize([0, 1, 2, 3, -1], n)
     features = LandmarkMap(kernel, Z, np.dtype(dtype), centre_of(kernel, Z, dtype))
-    targets, found = Targets(c, np.arange(c)), {}
+    targets, result = Targets(c, np.arange(c)), {}
     for neighbours in (0, 5):
         statistic = SourceTargetStatistic(features, targets, neighbours=neighbours)
         total, chunk = statistic.zero(), Chunk(rows, y=labels, weight=np.ones(n), block_rows=1024)
         assert features.bound.n_features == d  # made before memory is counted
-        tracemalloc.start()
-        statistic.update(total, chunk)
-        found[neighbours] = tracemalloc.get_traced_memory()[1], statistic.footprint(1024).work_bytes
-        tracemalloc.stop()
+        result[neighbours] = traced(statistic.update, total, chunk)[1], statistic.footprint(1024).work_bytes
         assert sum(values.nbytes for values in total.values()) <= statistic.footprint(1024).partial_bytes
-    (peak, announced), (plain_peak, plain_announced) = found[5], found[0]
+    (peak, announced), (plain_peak, plain_announced) = result[5], result[0]
     assert peak - plain_peak <= announced - plain_announced <= 2.5 * (peak - plain_peak)

@@ -55,11 +55,11 @@ def test_values_and_entropies_are_those_of_the_dense_form(weight, rounds):
     values, entropies = run(weight, rounds)
     K = B @ np.linalg.pinv(CORE) @ B.T
     L = dense.laplacian(P, weight)
-    expected, told = dense.adapted(K, L, LABEL, weight, **SETTINGS, sharpness=4.0, rounds=rounds)
+    expected, rounds_of_dense = dense.adapted(K, L, LABEL, weight, **SETTINGS, sharpness=4.0, rounds=rounds)
     assert_allclose(values, expected, atol=1e-8)
-    assert_allclose(entropies, [entropy for _, entropy in told], rtol=1e-8)
+    assert_allclose(entropies, [entropy for _, entropy in rounds_of_dense], rtol=1e-8)
 
 
-def test_a_target_where_f_does_not_vary_tells_nothing():
+def test_the_slope_is_zero_where_f_does_not_vary_on_the_target():
     aligned, _ = problem(WEIGHT)
     assert slope(aligned, np.zeros((PHI.shape[1], 3)), 5.0) == 0

@@ -52,27 +52,27 @@ def test_falkon_is_the_inverse_of_its_formula_in_one_array(dtype, intercept):
     P = factor_core(core, ALPHA, float(N), intercept=intercept)
     assert np.shares_memory(P.factors, core)
     mean = np.outer(K.sum(axis=0), K.sum(axis=0)) / M if intercept else 0.0
-    wanted = N / M * (K @ K - mean) + ALPHA * K
+    expected = N / M * (K @ K - mean) + ALPHA * K
     near = 5e-2 if dtype is np.float32 else 1e-7
-    R = wanted @ EXACT
-    assert_allclose(wanted @ P.solve(R), R, rtol=near, atol=near * np.abs(R).max())
+    R = expected @ EXACT
+    assert_allclose(expected @ P.solve(R), R, rtol=near, atol=near * np.abs(R).max())
     assert_allclose(P.solve(R), P.solve(R), rtol=0)  # the diagonal that was lent is back
 
 
-def test_a_core_of_repeated_landmarks_takes_a_jitter_that_is_told():
+def test_a_core_of_repeated_landmarks_takes_a_jitter():
     twice = Gaussian(1.0)(np.vstack([X[:40], X[:40]]))
     P = factor_core(fortran(twice), ALPHA, float(N))
     assert 0 < P.jitter < 1e-9
     assert np.isfinite(P.solve(np.ones((80, 1)))).all()
 
 
-def test_what_is_far_from_positive_is_refused():
+def test_a_negative_matrix_is_refused():
     with pytest.raises(DataError, match="not positive definite"):
         factor_sample(fortran(-K), N)
 
 
 @pytest.mark.parametrize("kind", ["sub-sample", "falkon", "all rows"])
-def test_the_falls_are_what_the_excess_loses_and_the_solution_is_that_of_a_direct_solve(kind):
+def test_decreases_are_those_of_the_excess_and_the_solution_is_the_direct_one(kind):
     if kind == "falkon":
         P = factor_core(fortran(K), ALPHA, float(N))
     else:
@@ -86,7 +86,7 @@ def test_the_falls_are_what_the_excess_loses_and_the_solution_is_that_of_a_direc
     while (excess(state.coef) > 1e-10 * excess(np.zeros_like(C))).any():
         before = excess(state.coef)
         state = step_cg(state, A @ state.direction, P.solve)
-        # the smallest excess that float64 can tell
+        # the smallest excess that float64 resolves
         floor = 1e-12 * excess(np.zeros_like(C))
         assert_allclose(before - excess(state.coef), state.decrease, rtol=1e-4, atol=floor.max())
         steps += 1

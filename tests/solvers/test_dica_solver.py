@@ -72,11 +72,11 @@ every_form = pytest.mark.parametrize("form", [exactly, by_landmarks])
 @every_case
 @every_invariance
 def test_the_exact_form_is_that_of_the_paper(labels, invariance):
-    found = exactly(labels, invariance=invariance)
+    result = exactly(labels, invariance=invariance)
     _, values, B = dense.components(K, DOMAIN, ALPHA, COUNT, labels=labels, epsilon=EPSILON, invariance=invariance)
-    wanted = dense.project(K, OF_NEW, B)
-    assert_allclose(found.eigenvalues, values, rtol=1e-9)
-    assert_allclose(dense.up_to_sign(OF_NEW @ found.coef + found.intercept, wanted), wanted, atol=1e-8)
+    expected = dense.project(K, OF_NEW, B)
+    assert_allclose(result.eigenvalues, values, rtol=1e-9)
+    assert_allclose(dense.up_to_sign(OF_NEW @ result.coef + result.intercept, expected), expected, atol=1e-8)
 
 
 @every_case
@@ -89,10 +89,10 @@ def test_few_landmarks_are_the_paper_with_the_kernel_of_nystrom(labels, invarian
     _, values, B = dense.components(
         nystrom, DOMAIN, ALPHA, COUNT, labels=labels, epsilon=EPSILON, invariance=invariance
     )
-    wanted = dense.project(nystrom, of_new @ np.linalg.solve(core, block.T), B)
-    found = by_landmarks(labels, points, invariance=invariance)
-    assert_allclose(found.eigenvalues, values, rtol=1e-8)
-    assert_allclose(dense.up_to_sign(of_new @ found.coef + found.intercept, wanted), wanted, atol=1e-8)
+    expected = dense.project(nystrom, of_new @ np.linalg.solve(core, block.T), B)
+    result = by_landmarks(labels, points, invariance=invariance)
+    assert_allclose(result.eigenvalues, values, rtol=1e-8)
+    assert_allclose(dense.up_to_sign(of_new @ result.coef + result.intercept, expected), expected, atol=1e-8)
 
 
 @pytest.mark.parametrize("labels", [None, LABELS["none in one domain"]], ids=["UDICA", "DICA"])
@@ -103,25 +103,25 @@ def test_a_row_of_weight_w_is_w_rows(form, labels):
     kernel = reference.gaussian(X[again], X[again], SIGMA)
     repeated = None if labels is None else labels[again]
     _, values, B = dense.components(kernel, DOMAIN[again], ALPHA, COUNT, labels=repeated, epsilon=EPSILON)
-    wanted = dense.project(kernel, reference.gaussian(NEW, X[again], SIGMA), B)
-    found = form(labels, weight=WEIGHT)
-    assert_allclose(found.eigenvalues, values, rtol=1e-8)
-    assert_allclose(dense.up_to_sign(OF_NEW @ found.coef + found.intercept, wanted), wanted, atol=1e-8)
+    expected = dense.project(kernel, reference.gaussian(NEW, X[again], SIGMA), B)
+    result = form(labels, weight=WEIGHT)
+    assert_allclose(result.eigenvalues, values, rtol=1e-8)
+    assert_allclose(dense.up_to_sign(OF_NEW @ result.coef + result.intercept, expected), expected, atol=1e-8)
 
 
 @pytest.mark.parametrize("labels", [None, LABELS["none in one domain"]], ids=["UDICA", "DICA"])
 @every_form
 def test_the_distributional_variance_is_that_of_the_rows(form, labels):
-    found = form(labels)
-    Z = K @ found.coef + found.intercept
+    result = form(labels)
+    Z = K @ result.coef + result.intercept
     Kc = dense.centring(N) @ K @ dense.centring(N)
-    wanted = {
+    expected = {
         "features": np.trace(K @ dense.coefficients(DOMAIN)),
         "components": dense.distributional_variance(Z, DOMAIN),
     }
-    wanted["features_share"] = wanted["features"] / (np.trace(Kc) / N)
-    wanted["components_share"] = wanted["components"] / Z.var(axis=0).sum()
-    assert found.variance == pytest.approx(wanted, rel=1e-8)
+    expected["features_share"] = expected["features"] / (np.trace(Kc) / N)
+    expected["components_share"] = expected["components"] / Z.var(axis=0).sum()
+    assert result.variance == pytest.approx(expected, rel=1e-8)
 
 
 def test_dica_has_one_component_less_than_classes_and_udica_as_many_as_the_kernel_has_dimensions():
@@ -131,17 +131,14 @@ def test_dica_has_one_component_less_than_classes_and_udica_as_many_as_the_kerne
 
 
 def test_a_component_is_positive_at_the_landmark_where_it_is_largest():
-    for found in (exactly(LABEL), by_landmarks(LABEL)):
-        values = K @ found.coef
+    for result in (exactly(LABEL), by_landmarks(LABEL)):
+        values = K @ result.coef
         assert (values[np.abs(values).argmax(axis=0), range(COUNT)] > 0).all()
 
 
-def test_domains_without_weight_are_left_out():
+def test_domains_and_labels_without_weight_do_not_count():
     sums, weights = np.array([[2.0, 0.0, 4.0]]), np.array([1.0, 0.0, 1.0])
     assert_allclose(between_domains(sums, weights), [[-1 / np.sqrt(2), 1 / np.sqrt(2)]])
-
-
-def test_labels_without_weight_are_no_labels():
     with pytest.raises(DataError, match="expected a labelled row with a positive weight"):
         one_hot_labels(np.zeros((3, 2)), np.zeros(2))
 
@@ -175,14 +172,14 @@ def complex_problem():
 
 
 def test_a_conjugate_pair_gives_its_plane_in_uncorrelated_directions():
-    spread, labels, wanted, vectors = complex_problem()
+    spread, labels, expected, vectors = complex_problem()
     w, eigenvalues = solve_dica(spread, labels, 0.01, 0.0, 3)
-    assert_allclose(eigenvalues, np.sort(wanted.real)[::-1], rtol=1e-8)
+    assert_allclose(eigenvalues, np.sort(expected.real)[::-1], rtol=1e-8)
     pair = np.flatnonzero(np.diff(eigenvalues) == 0)[0]
-    plane, z = w[:, [pair, pair + 1]], vectors[:, np.argmax(wanted.imag)]
-    for part in (z.real, z.imag):
-        left = part - plane @ np.linalg.lstsq(plane, part)[0]
-        assert np.abs(left).max() < 1e-8 * np.abs(part).max()
+    plane, z = w[:, [pair, pair + 1]], vectors[:, np.argmax(expected.imag)]
+    for axis in (z.real, z.imag):
+        left = axis - plane @ np.linalg.lstsq(plane, axis)[0]
+        assert np.abs(left).max() < 1e-8 * np.abs(axis).max()
     gram = plane.T @ (spread.values[:, None] * plane)
     assert abs(gram[0, 1]) < 1e-8 * np.sqrt(gram[0, 0] * gram[1, 1])
     assert gram[0, 0] >= gram[1, 1]

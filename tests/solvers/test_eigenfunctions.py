@@ -27,12 +27,12 @@ def test_weak_eigenfunctions_are_fitted_as_by_a_decomposition_that_does_not_squa
     _, root, W = np.linalg.svd(PHI, full_matrices=False)
     features = PHI @ (W.T * root)
     tall = np.vstack([features[FEW], np.sqrt(alpha) * np.eye(R)])
-    wanted = features @ np.linalg.lstsq(tall, np.vstack([Y[FEW], np.zeros((R, 2))]), rcond=None)[0]
+    expected = features @ np.linalg.lstsq(tall, np.vstack([Y[FEW], np.zeros((R, 2))]), rcond=None)[0]
     assert len(values) == R
-    assert np.linalg.norm(PHI @ coef - wanted) < 1e-6 * np.linalg.norm(wanted)
+    assert np.linalg.norm(PHI @ coef - expected) < 1e-6 * np.linalg.norm(expected)
 
 
-def test_directions_that_are_truly_alike_are_still_left_out():
+def test_repeated_directions_are_left_out():
     twice = PHI[:, :5]
     phi = np.hstack([twice, twice])
     factor = factorize(phi.T @ phi, 1e-14, n_rows=N)

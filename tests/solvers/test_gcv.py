@@ -51,8 +51,8 @@ def exact_hat(K, alpha, fit_intercept=False, weight=None):
 
 
 def moments_of(Phi, Y, weight=None):
-    found = reference.moments(Phi, Y, weight)
-    return Moments(rows=float(len(Phi)), **found)
+    result = reference.moments(Phi, Y, weight)
+    return Moments(rows=float(len(Phi)), **result)
 
 
 def nystrom_features(sigma=SIGMA, points=Z, rows=X):
@@ -65,9 +65,6 @@ def assert_least(gcv, chosen, low, high, slack=1e-6):
     assert gcv(chosen) <= min(values) * (1 + slack)
 
 
-# ---------------------------------------------------------------- the score
-
-
 @WEIGHTS
 @INTERCEPT
 @pytest.mark.parametrize("alpha", [1e-3, 0.1, 10.0, 1e4])
@@ -75,8 +72,8 @@ def test_the_spectral_score_is_that_of_the_dense_hat_matrix(weight, fit_intercep
     Phi = nystrom_features()
     small = centre(moments_of(Phi, Y, weight), fit_intercept=fit_intercept)
     spectral = of_system(RidgeSystem(small, float(N)), fit_intercept=fit_intercept)
-    wanted = dense(linear_hat(Phi, alpha, fit_intercept, weight), Y, weight)
-    assert_allclose(spectral.gcv(alpha), wanted, rtol=1e-8)
+    expected = dense(linear_hat(Phi, alpha, fit_intercept, weight), Y, weight)
+    assert_allclose(spectral.gcv(alpha), expected, rtol=1e-8)
 
 
 @INTERCEPT
@@ -87,17 +84,9 @@ def test_few_rows_leave_no_false_minimum(fit_intercept, n):
     small = centre(moments_of(Phi, few), fit_intercept=fit_intercept)
     spectral = of_system(RidgeSystem(small, float(n)), fit_intercept=fit_intercept)
     for alpha in (1e-6, 1e-4, 1e-2, 1.0):
-        wanted = dense(linear_hat(Phi, alpha, fit_intercept), few)
-        assert_allclose(spectral.gcv(alpha), wanted, rtol=1e-3)
+        expected = dense(linear_hat(Phi, alpha, fit_intercept), few)
+        assert_allclose(spectral.gcv(alpha), expected, rtol=1e-3)
     assert_least(lambda alpha: dense(linear_hat(Phi, alpha, fit_intercept), few), spectral.best(), 1e-6, 1e3, 1e-3)
-
-
-def test_a_fit_with_no_freedom_left_scores_infinity():
-    whole = Spectral(np.ones(3), np.ones(3), 0.0, 3.0, 1.0)
-    assert whole.gcv(0.0) == np.inf
-
-
-# ---------------------------------------------------------------- what it chooses
 
 
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.AccuracyWarning")  # so small an alpha may be chosen
@@ -140,15 +129,12 @@ def test_ridge_takes_the_alpha_of_least_dense_gcv(fit_intercept):
     ids=["landmarks", "exact", "ridge"],
 )
 @INTERCEPT
-def test_rows_of_no_weight_are_as_if_absent(model, fit_intercept):
+def test_rows_of_weight_zero_do_not_count(model, fit_intercept):
     weight = np.where(np.arange(N) % 3, WEIGHT, 0)
     there = weight > 0
     model = clone(model).set_params(fit_intercept=fit_intercept)
     weighted = model.fit(X, y, sample_weight=weight).alpha_
     assert_allclose(weighted, model.fit(X[there], y[there], sample_weight=weight[there]).alpha_, rtol=1e-5)
-
-
-# ---------------------------------------------------------------- nothing to choose from
 
 
 @pytest.mark.parametrize("settings", [{"landmarks": Z}, {}], ids=["landmarks", "exact"])
@@ -169,7 +155,8 @@ def test_very_few_rows(n, fit_intercept, settings):
     assert np.isfinite(model.predict(NEW)).all()
 
 
-def test_features_of_zeros_leave_any_alpha():
+def test_features_of_zeros_allow_any_alpha_and_a_fit_without_freedom_scores_infinity():
+    assert Spectral(np.ones(3), np.ones(3), 0.0, 3.0, 1.0).gcv(0.0) == np.inf
     zero = Moments(N * 1.0, N * 1.0, np.zeros((3, 3)), np.zeros((3, 1)), np.zeros(3), np.zeros(1), np.ones(1))
     assert best_alpha(zero, Whitening(3, 3), fit_intercept=True) == 1.0
     assert best_alpha_exact(np.zeros((4, 4)), np.ones((4, 1)), fit_intercept=False) == 1.0
@@ -177,27 +164,21 @@ def test_features_of_zeros_leave_any_alpha():
     assert of_system(RidgeSystem(nothing, 4.0), fit_intercept=False).best() == 1.0
 
 
-# ---------------------------------------------------------------- life of a model
-
-
 @pytest.mark.parametrize("model", [KernelRidge(Gaussian(SIGMA), alpha="gcv", landmarks=Z), Ridge("gcv")])
 def test_more_rows_choose_anew_as_one_fit_would(model):
     whole = model.fit(X, y)
     alpha, values = whole.alpha_, whole.predict(NEW)
-    parts = model.fit(X[:40], y[:40])
-    assert parts.alpha_ != alpha
-    parts.partial_fit(X[40:], y[40:])
-    assert_allclose(parts.alpha_, alpha, rtol=1e-4)
-    assert_allclose(parts.predict(NEW), values, rtol=1e-4)
+    grown = model.fit(X[:40], y[:40])
+    assert grown.alpha_ != alpha
+    grown.partial_fit(X[40:], y[40:])
+    assert_allclose(grown.alpha_, alpha, rtol=1e-4)
+    assert_allclose(grown.predict(NEW), values, rtol=1e-4)
 
 
-def test_a_word_that_is_none_is_refused():
+def test_an_unknown_name_of_alpha_is_refused():
     for model in (KernelRidge(alpha="loo"), KernelRidge(alpha="loo", landmarks=Z), Ridge("loo")):
         with pytest.raises((ConfigError, ValueError), match=r"'alpha' parameter|alpha: expected"):
             model.fit(X, y)
-
-
-# ---------------------------------------------------------------- as a score of a search
 
 
 @INTERCEPT
@@ -206,5 +187,5 @@ def test_the_score_of_a_search_is_gcv_of_the_rows_trained_on(fit_intercept):
     alphas, folds, Phi = [0.01, 0.3, 5.0], KFold(3), nystrom_features(0.5, Z[:12])
     search = SweepSearchCV(model, {"alpha": alphas}, cv=folds, scoring="neg_gcv").fit(X, Y)
     for j, (train, _) in enumerate(folds.split(X)):
-        wanted = [-dense(linear_hat(Phi[train], alpha, fit_intercept), Y[train]) / 2 for alpha in alphas]
-        assert_allclose(search.cv_results_[f"split{j}_test_score"], wanted, rtol=1e-8)
+        expected = [-dense(linear_hat(Phi[train], alpha, fit_intercept), Y[train]) / 2 for alpha in alphas]
+        assert_allclose(search.cv_results_[f"split{j}_test_score"], expected, rtol=1e-8)

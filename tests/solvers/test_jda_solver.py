@@ -19,7 +19,7 @@ LABEL[:3] = 0, 1, 2
 X[:N_S] += LABEL[:, None] * 0.5
 K = reference.gaussian(X, X, 1.5)
 WHITENING = whiten(K)
-TOLD = rng.integers(0, 3, N_T)
+PREDICTED = rng.integers(0, 3, N_T)
 PHI = WHITENING.reduce(K).T
 
 
@@ -31,7 +31,7 @@ def moments(Phi, Y):
 ALIGNED = Aligned(moments(PHI[N_S:], np.zeros((N_T, 3))), moments(PHI[:N_S], np.eye(3)[LABEL]))
 
 
-def told(labels, classes=3):
+def pseudo_labels(labels, classes=3):
     Q = np.eye(classes)[labels]
     return PseudoLabels(PHI[N_S:].T @ Q, Q.sum(axis=0))
 
@@ -40,9 +40,9 @@ def up_to_sign(Z, other):
     return Z * np.sign((Z * other).sum(axis=0))
 
 
-@pytest.mark.parametrize("labels", [None, TOLD], ids=["transfer", "with classes"])
+@pytest.mark.parametrize("labels", [None, PREDICTED], ids=["transfer", "with classes"])
 def test_components_are_those_of_the_dense_form(labels):
-    values, W = components(ALIGNED, None if labels is None else told(labels), S, MU)
+    values, W = components(ALIGNED, None if labels is None else pseudo_labels(labels), S, MU)
     expected, Z = dense.components(K, LABEL, S, MU, *([] if labels is None else [labels]))
     mine = (PHI - ALIGNED.mean) @ W
     assert_allclose(values, expected, rtol=1e-8)
@@ -56,19 +56,18 @@ def test_rounds_of_labels_are_those_of_the_dense_form():
         decision = fit_labeller(ALIGNED, W, 0.5)
         mine = (PHI[N_S:] @ decision.coef + decision.intercept).argmax(axis=1)
         assert_array_equal(mine, expected)
-        labels = told(mine)
+        labels = pseudo_labels(mine)
         W = components(ALIGNED, labels, S, MU)[1]
     mine = (PHI - ALIGNED.mean) @ W
     assert_allclose(up_to_sign(mine, Z), Z, atol=1e-8 * np.abs(Z).max())
 
 
 def test_a_class_that_one_side_lacks_has_no_difference():
-    only = np.where(TOLD == 2, 0, TOLD)
-    assert ALIGNED.classes_apart(told(only)).shape[1] == 2
+    assert ALIGNED.classes_apart(pseudo_labels(np.where(PREDICTED == 2, 0, PREDICTED))).shape[1] == 2
     without = Moments(**{**ALIGNED.source.__dict__, "t": ALIGNED.source.t * [1, 0, 1]})
-    assert Aligned(ALIGNED.target, without).classes_apart(told(TOLD)).shape[1] == 2
+    assert Aligned(ALIGNED.target, without).classes_apart(pseudo_labels(PREDICTED)).shape[1] == 2
 
 
 def test_the_rank_bounds_the_components():
-    values, W = components(ALIGNED, told(TOLD), 500, MU)
+    values, W = components(ALIGNED, pseudo_labels(PREDICTED), 500, MU)
     assert len(values) == W.shape[1] <= N_S + N_T - 1

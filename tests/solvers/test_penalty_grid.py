@@ -1,4 +1,4 @@
-"""Candidates from moments against ridge on the rows themselves: coordinates, weights, errors, whatever the settings."""
+"""Candidates from moments against ridge on the rows themselves: coordinates, weights and errors of any settings."""
 
 from dataclasses import replace
 
@@ -37,9 +37,6 @@ def moments_of(Phi, Y, weight=None):
 
 def squares(values, Y, weight=None):
     return ((1.0 if weight is None else weight[:, None]) * (Y - values) ** 2).sum(axis=0)
-
-
-# ---------------------------------------------------------------- candidates
 
 
 GRID = [
@@ -84,9 +81,6 @@ def test_no_coordinates_leave_the_mean_or_nothing():
     assert_allclose(squared_errors(empty, weights, intercepts), [squares(Y.mean(axis=0), Y), squares(0, Y)], rtol=1e-12)
 
 
-# ---------------------------------------------------------------- errors
-
-
 @given(seed=st.integers(0, 99), k=st.integers(1, 4), n=st.integers(0, 40), c=st.integers(1, 3), weighted=st.booleans())
 def test_errors_of_any_weights_are_those_of_the_residuals(seed, k, n, c, weighted):
     rng = np.random.default_rng(seed)
@@ -94,20 +88,22 @@ def test_errors_of_any_weights_are_those_of_the_residuals(seed, k, n, c, weighte
     weight = rng.uniform(0, 2, n) if weighted else None
     weights, intercepts = rng.normal(size=(k, P, c)), rng.normal(size=(k, c))
     tested = moments_of(Phi, Y, weight)
-    found = squared_errors(tested, weights, intercepts)
-    wanted = np.array([squares(Phi @ w + b, Y, weight) for w, b in zip(weights, intercepts, strict=True)]).reshape(k, c)
-    assert found.shape == (k, c)
-    assert_allclose(found, wanted, rtol=1e-10, atol=1e-11 * max(1.0, float(np.max(tested.q, initial=0))))
+    result = squared_errors(tested, weights, intercepts)
+    expected = np.array([squares(Phi @ w + b, Y, weight) for w, b in zip(weights, intercepts, strict=True)]).reshape(
+        k, c
+    )
+    assert result.shape == (k, c)
+    assert_allclose(result, expected, rtol=1e-10, atol=1e-11 * max(1.0, float(np.max(tested.q, initial=0))))
     w = np.ones(n) if weight is None else weight
     mean = w @ Y / max(w.sum(), 1e-300)
     assert_allclose(total_spread(tested), squares(mean, Y, weight), rtol=1e-9, atol=1e-11)
 
 
-def test_a_fit_without_error_has_none_and_not_less():
+def test_squared_errors_of_a_perfect_fit_are_zero_and_not_negative():
     w = rng.normal(size=(P, C))
-    found = squared_errors(moments_of(PHI, PHI @ w + 7), w[None], np.full((1, C), 7.0))
-    assert (found >= 0).all()
-    assert found.max() < 1e-9
+    result = squared_errors(moments_of(PHI, PHI @ w + 7), w[None], np.full((1, C), 7.0))
+    assert (result >= 0).all()
+    assert result.max() < 1e-9
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
@@ -116,9 +112,6 @@ def test_constant_targets_have_no_spread_at_all_and_those_that_hardly_vary_have_
         assert_array_equal(total_spread(moments_of(PHI, np.full((N, 1), constant), weight)), 0)
     target = 10 + 1e-3 * rng.normal(size=(N, 1))
     assert_allclose(total_spread(moments_of(PHI, target)), N * target.var(), rtol=1e-6)
-
-
-# ---------------------------------------------------------------- coordinates
 
 
 FORMS = {
@@ -134,22 +127,22 @@ def test_reducing_moments_is_reducing_rows(coordinates, rows):
     Phi = rows()
     size = coordinates.reduce(moments_of(Phi, Y)).G.shape[0]
     T = coordinates.expand(np.eye(size))  # what takes the columns of the map to coordinates
-    found, dense = coordinates.reduce(moments_of(Phi, Y, WEIGHT)), moments_of(Phi @ T, Y, WEIGHT)
+    result, dense = coordinates.reduce(moments_of(Phi, Y, WEIGHT)), moments_of(Phi @ T, Y, WEIGHT)
     for name in ("G", "C", "s", "t", "q", "n", "rows"):
-        wanted = getattr(dense, name)
-        assert_allclose(getattr(found, name), wanted, rtol=1e-8, atol=1e-8 * np.max(np.abs(wanted)), err_msg=name)
+        expected = getattr(dense, name)
+        assert_allclose(getattr(result, name), expected, rtol=1e-8, atol=1e-8 * np.max(np.abs(expected)), err_msg=name)
     if not (coordinates.whitening is None and coordinates.basis is None):
-        assert_array_equal(found.G, found.G.T)
+        assert_array_equal(result.G, result.G.T)
 
 
 @pytest.mark.parametrize("s", [1, 4, 12, 40])
 @pytest.mark.parametrize("form", ["all", "landmarks"])
 def test_candidates_of_eigenfunctions_are_sssl(form, s):
     labelled = np.arange(N) % 3 == 0
-    everything, part = moments_of(B, np.where(labelled[:, None], Y, 0)), moments_of(B[labelled], Y[labelled])
+    everything, few = moments_of(B, np.where(labelled[:, None], Y, 0)), moments_of(B[labelled], Y[labelled])
     # ordered: one basis of the most components serves the smaller ones
     coordinates = sssl_coordinates(everything, CORE, whiten(CORE) if form == "all" else None, 12)
-    weights, intercepts, _ = candidates(coordinates.reduce(part), [SolveSettings(0.3, n_components=s)])
+    weights, intercepts, _ = candidates(coordinates.reduce(few), [SolveSettings(0.3, n_components=s)])
     assert_array_equal(intercepts, 0)
     oracle = reference.sssl_all(B, CORE, labelled, Y[labelled], s, 0.3) if form == "all" else reference.sssl_landmarks(
         CORE, B[labelled].T, Y[labelled], s, 0.3
@@ -171,20 +164,20 @@ def test_one_decomposition_gives_the_weights_and_errors_of_a_factor_for_each_pen
     grid = [SolveSettings(float(alpha), flag) for alpha in alphas for flag in (False, True)] + [several]
     moments = moments_of(wide, targets)
     weights, intercepts, errors = candidates(moments, grid, known=known)
-    found, constants, told = candidates(moments, grid, known=known, shared=True)
+    result, constants, shared_errors = candidates(moments, grid, known=known, shared=True)
     values = np.einsum("nr,krc->knc", wide, weights)
-    assert_allclose(np.einsum("nr,krc->knc", wide, found), values, rtol=0, atol=1e-9 * np.abs(values).max())
+    assert_allclose(np.einsum("nr,krc->knc", wide, result), values, rtol=0, atol=1e-9 * np.abs(values).max())
     assert_allclose(constants, intercepts, rtol=1e-8, atol=1e-9)
-    for one, other in zip(told, errors, strict=True):
+    for one, other in zip(shared_errors, errors, strict=True):
         assert_allclose(list(one.figures().values()), list(other.figures().values()), rtol=1e-4)
     for flag in (False, True):  # and the direct one is right
         coef, _ = reference.ridge(wide, targets, alphas[5], flag)
-        assert_allclose(found[2 * 5 + flag], coef, rtol=1e-6, atol=1e-9)
-    assert_array_equal(candidates(moments, grid[6:7], known=known, shared=True)[0][0], found[6])
+        assert_allclose(result[2 * 5 + flag], coef, rtol=1e-6, atol=1e-9)
+    assert_array_equal(candidates(moments, grid[6:7], known=known, shared=True)[0][0], result[6])
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_one_decomposition_tells_errors_as_a_factor_does_where_rounding_has_made_moments_negative(seed):
+def test_one_decomposition_estimates_errors_as_a_factor_does_where_moments_are_negative_by_rounding(seed):
     draw, r = np.random.default_rng(seed), 6
     basis, _ = np.linalg.qr(draw.normal(size=(r, r)))
     values = np.r_[1.0, 1e-6 * draw.normal(size=r - 1)]
@@ -194,6 +187,6 @@ def test_one_decomposition_tells_errors_as_a_factor_does_where_rounding_has_made
     known = RoundingEstimate(sums, blocks, solve=solve, rows=100.0)
     grid = [SolveSettings(alpha) for alpha in (1e-5, 1e-4, 1.0)]
     _, _, errors = candidates(moments, grid, known=known)
-    _, _, told = candidates(moments, grid, known=known, shared=True)
-    for one, other in zip(told, errors, strict=True):
+    _, _, shared_errors = candidates(moments, grid, known=known, shared=True)
+    for one, other in zip(shared_errors, errors, strict=True):
         assert_allclose(list(one.figures().values()), list(other.figures().values()), rtol=1e-4)

@@ -4,6 +4,7 @@ import pickle
 import tracemalloc
 import warnings
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ import reference
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from traced import traced
 
-from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial
+from bigkernel import Gaussian, KernelRidge, Laplacian, Linear, Matern, Polynomial
 from bigkernel.engine.prediction_store import PredictionWriter, create
 from bigkernel.errors import ConfigError, RankDeficiencyWarning
+from bigkernel.estimators import deviations
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.posterior import SpreadPredictor, exact_posterior, nystrom_posterior
 from bigkernel.solvers.ridge import factorize
@@ -29,7 +32,6 @@ X, NEW = rng.normal(size=(N, D)), rng.normal(size=(Q, D))
 Z = rng.normal(size=(M, D))
 WEIGHT = rng.uniform(0.2, 3, N)
 SOME_ZERO = np.where(np.arange(N) % 7 == 0, 0, WEIGHT)
-weights = pytest.mark.parametrize("weight", [None, SOME_ZERO], ids=["", "weights"])
 KERNELS = {
     "gaussian": (Gaussian(1.4), lambda A, B: reference.gaussian(A, B, 1.4)),
     "laplacian": (Laplacian(0.3), lambda A, B: reference.laplacian(A, B, 0.3)),
@@ -38,7 +40,6 @@ KERNELS = {
     "linear": (Linear(), reference.linear),
     "polynomial": (Polynomial(2, 0.4, 1.5), lambda A, B: reference.polynomial(A, B, 2, 0.4, 1.5)),
 }
-some_oracles = pytest.mark.parametrize("k", [KERNELS[name][1] for name in ("gaussian", "linear", "polynomial")])
 
 
 def diagonal(k, rows=NEW):
@@ -51,8 +52,8 @@ def gp_variance(K, K_cross, k_diag, alpha, weight=None, constant=False):
     k(x, x) − [k; 1]ᵀ [[A, 1], [1ᵀ, 0]]⁻¹ [k; 1] + α with A = K + αW⁻¹ (universal kriging); rows of weight 0 left out.
     """
     weight = np.ones(len(K)) if weight is None else weight
-    seen = weight > 0
-    A, k = K[np.ix_(seen, seen)] + np.diag(alpha / weight[seen]), K_cross[:, seen].T
+    used = weight > 0
+    A, k = K[np.ix_(used, used)] + np.diag(alpha / weight[used]), K_cross[:, used].T
     if constant:
         ones = np.ones((len(A), 1))
         A = np.block([[A, ones], [ones.T, np.zeros((1, 1))]])
@@ -62,8 +63,8 @@ def gp_variance(K, K_cross, k_diag, alpha, weight=None, constant=False):
 
 def moments_of(B, weight=None):
     """Moments of a landmark block; the targets do not matter."""
-    found = reference.moments(B, np.zeros(len(B)), weight)
-    return Moments(rows=float(len(B)), **{name: found[name] for name in "nGCstq"})
+    result = reference.moments(B, np.zeros(len(B)), weight)
+    return Moments(rows=float(len(B)), **{name: result[name] for name in "nGCstq"})
 
 
 def quietly(function, *args, **options):
@@ -89,47 +90,35 @@ def gaussian(A, B):
     return reference.gaussian(A, B, 1.4)
 
 
-# ---------------------------------------------------------------- dense Gaussian processes
-
-
-@weights
+@pytest.mark.parametrize("weight", [None, SOME_ZERO], ids=["", "weights"])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("alpha", [1e-3, 1e3])
-@some_oracles
-def test_exact_variance_is_that_of_the_gaussian_process(k, alpha, fit_intercept, weight):
-    found = exact(k, alpha, weight=weight, fit_intercept=fit_intercept)
-    wanted = gp_variance(k(X, X), k(NEW, X), diagonal(k), alpha, weight, fit_intercept)
-    assert_allclose(found, wanted, rtol=1e-8)
-
-
-@weights
-@pytest.mark.parametrize("fit_intercept", [False, True])
-@pytest.mark.parametrize("alpha", [1e-3, 1e3])
-@some_oracles
-def test_nystrom_variance_is_that_of_the_process_on_the_landmarks(k, alpha, fit_intercept, weight):
-    found = nystrom(k, alpha, weight=weight, fit_intercept=fit_intercept)
-    T = reference.whitening(k(Z, Z))
-    Phi, Phi_new = k(X, Z) @ T, k(NEW, Z) @ T
-    wanted = gp_variance(Phi @ Phi.T, Phi_new @ Phi.T, diagonal(k), alpha, weight, fit_intercept)
-    assert_allclose(found, wanted, rtol=1e-7)
-
-
-# ---------------------------------------------------------------- no noise, no rank
+@pytest.mark.parametrize("name", ["gaussian", "linear", "polynomial"])
+@pytest.mark.parametrize("form", [exact, nystrom])
+def test_the_variance_is_that_of_the_gaussian_process_of_rows_or_landmarks(form, name, alpha, fit_intercept, weight):
+    k = KERNELS[name][1]
+    variance = form(k, alpha, weight=weight, fit_intercept=fit_intercept)
+    K, K_cross, near = k(X, X), k(NEW, X), 1e-8
+    if form is nystrom:
+        T = reference.whitening(k(Z, Z))
+        Phi, Phi_new, near = k(X, Z) @ T, k(NEW, Z) @ T, 1e-7
+        K, K_cross = Phi @ Phi.T, Phi_new @ Phi.T
+    assert_allclose(variance, gp_variance(K, K_cross, diagonal(k), alpha, weight, fit_intercept), rtol=near)
 
 
 @pytest.mark.parametrize("form", [exact, nystrom])
 @pytest.mark.parametrize("alpha", [0.0, 1e-300, 1e-30, 1e-20])
-def test_without_noise_what_was_seen_is_certain_and_what_was_not_keeps_its_prior(form, alpha):
-    rows = np.column_stack([X[:8, :2], np.zeros(8)])  # the third feature was never seen
+def test_without_noise_features_of_the_rows_are_certain_and_others_keep_their_prior(form, alpha):
+    rows = np.column_stack([X[:8, :2], np.zeros(8)])  # the third feature is 0 in all rows
     new = np.column_stack([NEW[:, :2], np.linspace(-2, 2, Q)])
     options = {"landmarks": np.vstack([rows, np.eye(3)])} if form is nystrom else {}
-    found = form(reference.linear, alpha, rows=rows, new=new, **options)
-    assert_allclose(found, new[:, 2] ** 2, atol=1e-12)
+    result = form(reference.linear, alpha, rows=rows, new=new, **options)
+    assert_allclose(result, new[:, 2] ** 2, atol=1e-12)
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("alpha", [0.0, 1e-25])
-def test_without_noise_repeated_rows_tell_no_more_than_one(alpha, fit_intercept):
+def test_without_noise_repeated_rows_change_no_variance(alpha, fit_intercept):
     once = exact(gaussian, 0.0, rows=X[:10], fit_intercept=fit_intercept)
     twice = exact(gaussian, alpha, rows=np.repeat(X[:10], 2, axis=0), fit_intercept=fit_intercept)
     assert_allclose(twice, once, atol=1e-9)
@@ -140,8 +129,8 @@ def test_a_core_of_zeros_leaves_the_prior():
         whitening = whiten(np.zeros((4, 4)), kernel="linear")
     for fit_intercept, constant in ((False, 0.0), (True, 0.3 / N)):
         posterior = nystrom_posterior(moments_of(np.zeros((N, 4))), whitening, 0.3, fit_intercept=fit_intercept)
-        found = posterior.variance(np.zeros((Q, 4)), diagonal(reference.linear))
-        assert_allclose(found, diagonal(reference.linear) + 0.3 + constant, rtol=1e-12)
+        result = posterior.variance(np.zeros((Q, 4)), diagonal(reference.linear))
+        assert_allclose(result, diagonal(reference.linear) + 0.3 + constant, rtol=1e-12)
 
 
 @given(
@@ -160,22 +149,19 @@ def test_a_variance_is_never_below_the_noise_and_always_a_number(seed, n, m, alp
     landmarks = rng.normal(size=(m, 2))
     weight = np.where(rng.random(n) < 0.3, 0.0, rng.uniform(0, 3, n)) + (np.arange(n) == 0)
     for options in ({}, {"weight": weight}):
-        for found in (
+        for result in (
             exact(k, alpha, rows=rows, new=new, fit_intercept=fit_intercept, **options),
             nystrom(k, alpha, landmarks=landmarks, rows=rows, new=new, fit_intercept=fit_intercept, **options),
         ):
-            assert np.isfinite(found).all()
-            assert (found >= alpha).all()
+            assert np.isfinite(result).all()
+            assert (result >= alpha).all()
 
 
 @pytest.mark.parametrize("alpha", [-1.0, float("nan"), float("inf")])
-def test_a_noise_that_is_none_is_refused(alpha):
+def test_an_invalid_alpha_is_refused(alpha):
     for form in (exact, nystrom):
         with pytest.raises(ConfigError, match="alpha"):
             form(gaussian, alpha)
-
-
-# ---------------------------------------------------------------- factors
 
 
 def problem(rank, size=9, seed=3):
@@ -192,13 +178,13 @@ def test_a_factor_halves_and_solves_the_same_matrix(rank, alpha):
     half = factor.half(C)
     assert_allclose(half.T @ half, C.T @ inverse @ C, rtol=1e-7, atol=1e-9)
     assert_allclose(factor.solve(C), inverse @ C, rtol=1e-7, atol=1e-9)
-    # what is not seen is what the range of G does not hold
+    # null coordinates are those outside the range of G
     lost = C - G @ np.linalg.pinv(G, hermitian=True) @ C if alpha < 1e-20 else np.zeros_like(C)
     assert_allclose((factor.null_coordinates(C) ** 2).sum(axis=0), (lost**2).sum(axis=0), atol=1e-9)
     assert half.shape[0] + factor.null_coordinates(C).shape[0] == 9
 
 
-def test_a_factor_of_zeros_has_seen_nothing_unless_it_is_penalised():
+def test_a_factor_of_zeros_has_all_directions_in_its_null_space_unless_it_is_penalised():
     C = np.random.default_rng(0).normal(size=(4, 2))
     factor = factorize(np.zeros((4, 4)), 0.0)
     assert_allclose(factor.null_coordinates(C).T @ factor.null_coordinates(C), C.T @ C, rtol=1e-12)
@@ -206,11 +192,25 @@ def test_a_factor_of_zeros_has_seen_nothing_unless_it_is_penalised():
     assert_allclose(factorize(np.zeros((4, 4)), 0.5).solve(C), 2 * C, rtol=1e-15)
 
 
-# ---------------------------------------------------------------- rows of a chunk
+def test_rounding_of_the_rotation_is_divided_by_what_scales_the_sums_of_probed_rows(monkeypatch):
+    fit = KernelRidge(Gaussian(1.4), alpha=0.3, landmarks=Z).fit(X, X[:, 0])._fitted
+    whitening, rotations = whiten(Gaussian(1.4)(Z)), []
+
+    def perturb(total, *_):
+        rotations.append(total["E"] - fit.statistics["E"])
+        return total
+
+    monkeypatch.setattr(deviations, "perturb_sums", perturb)
+    for share in (1, 4):
+        statistics = {**fit.statistics, "probed_rows": fit.statistics["rows"] / share}
+        posterior = partial(nystrom_posterior, whitening=whitening, alpha=0.3, fit_intercept=False)
+        assert deviations.deviation_error(replace(fit, statistics=statistics), whitening, posterior) == 0
+    assert np.abs(rotations[0]).max() > 0
+    assert_allclose(rotations[-1], rotations[0] / 2, rtol=1e-3, atol=1e-3 * np.abs(rotations[0]).max())
 
 
 def predictor(kernel, form, *, rows=X, landmarks=Z, alpha=0.3, dtype=np.float64, fit_intercept=True):
-    """A predictor with its posterior; its coefficients are of no interest."""
+    """A predictor with its posterior and random coefficients."""
     if form == "exact":
         posterior, points = exact_posterior(kernel(rows), alpha, fit_intercept=fit_intercept), rows
     else:
@@ -228,10 +228,10 @@ def predictor(kernel, form, *, rows=X, landmarks=Z, alpha=0.3, dtype=np.float64,
 def test_the_last_column_is_the_deviation_and_the_others_the_prediction(kernel, k, form, block_rows):
     model = predictor(kernel, form)
     values = model.values(Chunk(NEW, block_rows=block_rows))
-    wanted = exact(k, 0.3, fit_intercept=True) if form == "exact" else nystrom(k, 0.3, fit_intercept=True)
+    expected = exact(k, 0.3, fit_intercept=True) if form == "exact" else nystrom(k, 0.3, fit_intercept=True)
     assert values.shape == (Q, model.width) == (Q, 3)
     # the distance of a row to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
-    assert_allclose(values[:, -1], np.sqrt(wanted), atol=1e-7)
+    assert_allclose(values[:, -1], np.sqrt(expected), atol=1e-7)
     plain = Predictor(model.features, model.coef, model.intercept).values(Chunk(NEW, block_rows=block_rows))
     assert_array_equal(values[:, :-1], plain)
 
@@ -256,15 +256,11 @@ def test_a_task_that_writes_deviations_takes_no_more_memory_than_announced(kerne
     announced = writer.footprint(block_rows).work_bytes
     travelled = pickle.dumps(writer)
     chunk = Chunk(np.random.default_rng(1).normal(size=(chunk_rows, D)), block_rows=block_rows)
-    peaks = []
-    for _ in range(3):  # other threads of this process, a scheduler's, can only add to what is seen
-        tracemalloc.start()
-        try:
-            arrived = pickle.loads(travelled)
-            tracemalloc.reset_peak()
-            arrived.update(arrived.zero(), replace(chunk, work=Workspace()))
-            peaks.append(tracemalloc.get_traced_memory()[1])
-        finally:
-            tracemalloc.stop()
-        del arrived
-    assert min(peaks) <= announced
+
+    def task():
+        arrived = pickle.loads(travelled)
+        tracemalloc.reset_peak()
+        arrived.update(arrived.zero(), replace(chunk, work=Workspace()))
+
+    # other threads of this process, a scheduler's, can only add to the peak
+    assert min(traced(task)[1] for _ in range(3)) <= announced

@@ -1,7 +1,6 @@
 """Pseudo-labelled sums against loops over rows: soft and hard labels, weights, any chunking, both sides."""
 
 import pickle
-import tracemalloc
 
 import numpy as np
 import peers
@@ -10,6 +9,7 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from traced import traced
 
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
@@ -56,7 +56,7 @@ def softmax(values):
     return np.array([np.exp(row - row.max()) / np.exp(row - row.max()).sum() for row in values])
 
 
-def test_the_target_the_labelled_source_and_nothing_else_are_the_sides():
+def test_rows_are_split_into_the_target_and_the_labelled_source():
     chunk = Chunk(X, y=LABEL, domain=DOMAIN)
     target, source = SIDES.split(chunk)
     assert_array_equal(target, np.flatnonzero(TARGET))
@@ -64,7 +64,7 @@ def test_the_target_the_labelled_source_and_nothing_else_are_the_sides():
     assert 0 < len(target) + len(source) < N
 
 
-def test_without_domains_labels_tell_the_sides_apart():
+def test_without_domains_labelled_rows_are_the_source():
     sides = SourceTarget(Cells(None, np.arange(C)), np.array([True, False]))
     target, source = sides.split(Chunk(X, y=LABEL))
     assert_array_equal(target, np.flatnonzero(LABEL < 0))
@@ -90,26 +90,26 @@ def test_any_chunking_gives_the_sums_of_the_target_by_soft_label(cuts, block_row
 
 def test_hard_labels_are_the_sums_of_the_classes_as_predicted():
     total = alone(statistic_of(FEATURES, SIDES, NOW, np.inf), weight=None)
-    told = (B[TARGET] @ NOW.coef + NOW.intercept).argmax(axis=1)
+    predicted = (B[TARGET] @ NOW.coef + NOW.intercept).argmax(axis=1)
     for c in range(C):
-        assert_allclose(total["T"][:, c], B[TARGET][told == c].sum(axis=0), atol=1e-12)
-        assert total["q"][c] == np.count_nonzero(told == c)
+        assert_allclose(total["T"][:, c], B[TARGET][predicted == c].sum(axis=0), atol=1e-12)
+        assert total["q"][c] == np.count_nonzero(predicted == c)
     assert total["entropy"] == 0
     assert total["changed"] == total["n"] == TARGET.sum()
 
 
-def test_sums_about_a_shift_are_taken_back():
+def test_the_shift_of_features_is_removed_from_the_sums():
     shift = centre_of(FEATURES.kernel, Z, np.float64)
     shifted = Decision(NOW.coef, NOW.intercept + shift @ NOW.coef)
     features = LandmarkMap(Gaussian(1.1), Z, np.dtype(np.float64), shift)
-    about = PseudoLabels.of(alone(statistic_of(features, SIDES, shifted, 2.5)), shift)
+    restored = PseudoLabels.of(alone(statistic_of(features, SIDES, shifted, 2.5)), shift)
     plain = PseudoLabels.of(alone(statistic_of(FEATURES, SIDES, NOW, 2.5)))
-    assert_allclose(about.sums, plain.sums, atol=1e-11)
-    assert_allclose(about.entropy, plain.entropy, rtol=1e-11)
+    assert_allclose(restored.sums, plain.sums, atol=1e-11)
+    assert_allclose(restored.entropy, plain.entropy, rtol=1e-11)
 
 
 @pytest.mark.parametrize("slope, changes", [(50.0, 0), (np.inf, N)])
-def test_a_label_that_only_rounding_changes_is_no_other_unless_labels_are_hard(slope, changes):
+def test_a_change_of_label_within_rounding_counts_for_hard_labels_alone(slope, changes):
     near = rng.normal(size=(M, 1)) * np.ones(C)
     before, now = near.copy(), near.copy()
     before[:, 0] += 1e-7
@@ -122,7 +122,7 @@ def test_a_label_that_only_rounding_changes_is_no_other_unless_labels_are_hard(s
         assert total["changed"] == expected
 
 
-def test_an_infinite_slope_takes_the_first_of_equals_and_a_slope_of_zero_tells_nothing():
+def test_an_infinite_slope_takes_the_first_of_equals_and_a_slope_of_zero_all():
     values = np.array([[1.0, 1.0, 0.0], [-5.0, -7.0, -1.0]])
     assert_array_equal(soft_labels(values, np.inf), [[1, 0, 0], [0, 0, 1]])
     assert_array_equal(soft_labels(values, 0.0), np.full((2, 3), 1 / 3))
@@ -130,7 +130,7 @@ def test_an_infinite_slope_takes_the_first_of_equals_and_a_slope_of_zero_tells_n
 
 
 @pytest.mark.parametrize(
-    ("counts", "entropy", "told"),
+    ("counts", "entropy", "expected"),
     [
         ([5.0, 5.0], 0.0, 0.0),  # sure, and both classes
         ([5.0, 5.0], np.log(2), 1.0),  # flat
@@ -138,8 +138,8 @@ def test_an_infinite_slope_takes_the_first_of_equals_and_a_slope_of_zero_tells_n
         ([9.0, 1.0], -(0.9 * np.log(0.9) + 0.1 * np.log(0.1)) / 2, 0.5),
     ],
 )
-def test_equivocation_is_1_for_either_collapse(counts, entropy, told):
-    assert_allclose(PseudoLabels(np.zeros((1, 2)), np.array(counts), entropy).equivocation, told, rtol=1e-12)
+def test_equivocation_is_1_for_either_collapse(counts, entropy, expected):
+    assert_allclose(PseudoLabels(np.zeros((1, 2)), np.array(counts), entropy).equivocation, expected, rtol=1e-12)
 
 
 def test_an_unknown_domain_is_named():
@@ -149,7 +149,7 @@ def test_an_unknown_domain_is_named():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_memory_of_a_task_is_within_what_is_announced(dtype):
+def test_the_memory_of_a_task_is_within_the_announced(dtype):
     rng, n, m, d, c = np.random.default_rng(0), 4096, 60, 10, 12
     Z, rows = rng.normal(size=(m, d)), rng.normal(size=(n, d)).astype(dtype)
     features = LandmarkMap(Gaussian(3.0), Z, np.dtype(dtype), centre_of(Gaussian(3.0), Z, dtype))
@@ -158,10 +158,7 @@ def test_the_memory_of_a_task_is_within_what_is_announced(dtype):
     statistic = statistic_of(features, sides, now, 2.0, before)
     total, chunk = statistic.zero(), Chunk(rows, y=np.full(n, -1), weight=np.ones(n), block_rows=1024)
     assert features.bound.n_features == d  # made before memory is counted
-    tracemalloc.start()
-    statistic.update(total, chunk)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    _, peak = traced(statistic.update, total, chunk)
     assert peak <= statistic.footprint(1024).work_bytes <= 2.5 * peak
 
 
@@ -169,14 +166,14 @@ def test_the_memory_of_a_task_is_within_what_is_announced(dtype):
 def test_decisions_side_by_side_have_the_bits_of_a_sweep_each(dtype):
     features = LandmarkMap(Gaussian(1.1), Z, np.dtype(dtype))
     other = SourceTarget(SIDES.cells, np.array([False, True, True]))
-    asked = (LabelQuery(SIDES, NOW, 2.0, BEFORE), LabelQuery(other, BEFORE, 5.0), LabelQuery(SIDES, BEFORE, np.inf))
-    joint = JointPseudoLabels(features, asked)
+    queries = (LabelQuery(SIDES, NOW, 2.0, BEFORE), LabelQuery(other, BEFORE, 5.0), LabelQuery(SIDES, BEFORE, np.inf))
+    joint = JointPseudoLabels(features, queries)
     total = accumulate(joint, cuts=(13, 50))
-    for place, one in enumerate(asked):
+    for place, one in enumerate(queries):
         for name, values in alone(JointPseudoLabels(features, (one,)), cuts=(13, 50)).items():
             assert_array_equal(total[name][place], values)
     again = accumulate(pickle.loads(pickle.dumps(joint)), cuts=(13, 50))
     assert all(np.array_equal(again[name], total[name]) for name in total)
-    single = [JointPseudoLabels(features, (one,)).footprint(16) for one in asked]
+    single = [JointPseudoLabels(features, (one,)).footprint(16) for one in queries]
     assert joint.footprint(16).partial_bytes == sum(one.partial_bytes for one in single)
     assert max(one.work_bytes for one in single) < joint.footprint(16).work_bytes

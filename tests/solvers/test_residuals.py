@@ -73,7 +73,7 @@ def test_right_eigenpairs_pass_and_wrong_ones_do_not(m, exact):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_estimated_ratio_is_about_the_exact_one(seed):
+def test_the_estimated_ratio_is_near_the_exact_one(seed):
     m = 200
     A = positive(m, seed)
     wrong = linalg.cholesky(A, lower=True) + 1e-9 * np.tril(np.random.default_rng(seed).normal(size=(m, m)))
@@ -86,8 +86,8 @@ def test_the_estimated_ratio_is_about_the_exact_one(seed):
 def test_the_smallest_eigenvalue_is_never_below_the_true_one_and_near_it(m, smallest):
     A = positive(m, smallest=smallest)
     lower, true = linalg.cholesky(A, lower=True), np.linalg.eigvalsh(A)[0]
-    found = residuals.smallest_eigenvalue(lambda v: linalg.cho_solve((lower, True), v), m)
-    assert true * (1 - 1e-3) <= found <= 4 * true + 1e-15
+    result = residuals.smallest_eigenvalue(lambda v: linalg.cho_solve((lower, True), v), m)
+    assert true * (1 - 1e-3) <= result <= 4 * true + 1e-15
 
 
 @pytest.mark.parametrize("alpha", [1e-6, 1e-3, 1.0])
@@ -95,8 +95,8 @@ def test_effective_degrees_of_freedom_are_exact_for_few_parameters_and_near_for_
     for m, tolerance in ((40, 1e-9), (600, 0.25)):
         G = 100 * positive(m)
         values = np.linalg.eigvalsh(G)
-        wanted = (values / (values + alpha)).sum()
-        assert factorize(G, alpha).effective_dof(G, alpha) == pytest.approx(wanted, rel=tolerance)
+        expected = (values / (values + alpha)).sum()
+        assert factorize(G, alpha).effective_dof(G, alpha) == pytest.approx(expected, rel=tolerance)
 
 
 def test_repeated_rows_and_constant_columns_are_counted():
@@ -107,7 +107,7 @@ def test_repeated_rows_and_constant_columns_are_counted():
     assert residuals.constant_features(Z[:1]) == 2
 
 
-def test_the_solvers_leave_their_figures_and_notes():
+def test_solvers_record_their_figures_and_notes():
     core = np.eye(6)[:, [0, 1, 2, 2, 4, 5]]
     core = core.T @ core  # two landmarks are one
     diagnostics = SolveDiagnostics()
@@ -124,7 +124,7 @@ def test_the_solvers_leave_their_figures_and_notes():
     assert len(caught) == 1
 
 
-def test_a_ratio_above_the_limit_is_warned_of_by_name_and_so_is_one_that_is_no_number():
+def test_a_ratio_above_the_limit_or_not_finite_is_warned_of_by_name():
     for ratio in (30.1, float("nan"), float("inf")):
         with pytest.warns(RankDeficiencyWarning, match=rf"residuals.*solution {ratio:.3g}; expected at most 30"):
             SolveDiagnostics({"whitening": 1.0, "solution": ratio}).warn()
@@ -133,14 +133,14 @@ def test_a_ratio_above_the_limit_is_warned_of_by_name_and_so_is_one_that_is_no_n
         SolveDiagnostics({"whitening": 30.0}).warn()
 
 
-def test_rounding_is_met_where_eigenvalues_are_negative_and_beyond_a_hundred_penalties_the_answer_is_blind():
+def test_rounding_is_that_of_negative_eigenvalues_and_a_penalty_below_a_hundredth_of_it_is_lost():
     values = np.r_[-1e-3, np.geomspace(1e-3, 100, 29)]
     Q = np.linalg.qr(np.random.default_rng(2).normal(size=(30, 30)))[0]
     G, C = (Q * values) @ Q.T, np.ones((30, 1))
-    for alpha, blind in ((1e-2, False), (1.1e-5, False), (0.9e-5, True), (0.0, True)):
+    for alpha, is_lost in ((1e-2, False), (1.1e-5, False), (0.9e-5, True), (0.0, True)):
         diagnostics = SolveDiagnostics()
         w = ridge((G + G.T) / 2, C, alpha, diagnostics=diagnostics)
-        assert diagnostics.penalty_lost is blind, alpha
+        assert diagnostics.penalty_lost is is_lost, alpha
         if alpha < 1e-3:
             assert diagnostics.rounding == pytest.approx(1e-3, rel=1e-6)
         # nothing is divided by less than a quarter of the rounding

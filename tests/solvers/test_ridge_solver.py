@@ -31,8 +31,8 @@ K_REPEATED = K_GAUSSIAN[np.ix_(np.arange(N) % 20, np.arange(N) % 20)]
 
 
 def moments_of(Phi, Y, weight=None):
-    found = reference.moments(Phi, Y, weight)
-    return Moments(rows=float(len(Phi)), **{name: found[name] for name in "nGCstq"})
+    result = reference.moments(Phi, Y, weight)
+    return Moments(rows=float(len(Phi)), **{name: result[name] for name in "nGCstq"})
 
 
 def quietly(function, *args, **options):
@@ -42,7 +42,7 @@ def quietly(function, *args, **options):
         return function(*args, **options)
 
 
-def test_whitening_turns_the_core_into_the_identity():
+def test_whitening_makes_the_core_the_identity():
     w = whiten(CORE)
     T = w.expand(np.eye(w.rank))
     assert w.rank == M
@@ -161,13 +161,15 @@ def test_one_landmark_one_row_one_target_or_fifty(n_targets):
         assert_allclose(NEW[:, :m] @ coef + b, NEW[:, :m] @ expected + expected_b, rtol=1e-9, atol=1e-12)
 
 
-def test_empty_problems_have_empty_solutions():
+def test_problems_without_columns_or_rows_have_empty_or_zero_solutions():
     assert ridge(np.zeros((0, 0)), np.zeros((0, 2)), 1.0).shape == (0, 2)
     assert_array_equal(ridge(np.zeros((3, 3)), np.ones((3, 1)), 0.0), 0)
+    for values in nystrom_ridge(moments_of(B[:0], Y[:0]), whiten(CORE), 1.0, fit_intercept=True):
+        assert_array_equal(values, 0)
 
 
 @pytest.mark.parametrize("alpha", [-1, float("nan"), float("inf"), -1e-300])
-def test_a_penalty_that_is_none_is_refused(alpha):
+def test_an_invalid_penalty_is_refused(alpha):
     for solve in (
         lambda: ridge(CORE, np.ones((M, 1)), alpha),
         lambda: exact_krr(CORE, np.ones((M, 1)), alpha),
@@ -180,16 +182,6 @@ def test_a_penalty_that_is_none_is_refused(alpha):
             solve()
 
 
-def test_no_rows_have_no_intercept_and_no_error():
-    coef, b, sse = nystrom_ridge(moments_of(B[:0], Y[:0]), whiten(CORE), 1.0, fit_intercept=True)
-    assert_array_equal(coef, 0)
-    assert_array_equal(b, 0)
-    assert_array_equal(sse, 0)
-
-
-# ---------------------------------------------------------------- cores that are not positive, or nothing
-
-
 @pytest.mark.parametrize(
     "core",
     [
@@ -200,7 +192,7 @@ def test_no_rows_have_no_intercept_and_no_error():
     ],
     ids=["zero diagonal", "small diagonal", "diagonal", "full"],
 )
-def test_an_indefinite_core_keeps_its_positive_part(core):
+def test_an_indefinite_core_keeps_its_positive_directions(core):
     with pytest.warns(RankDeficiencyWarning, match="not positive"):
         w = whiten(core, kernel="sigmoid")
     T = w.expand(np.eye(w.rank))
@@ -211,7 +203,7 @@ def test_an_indefinite_core_keeps_its_positive_part(core):
 @pytest.mark.parametrize("alpha", [0.0, 0.2])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
-def test_the_exact_form_of_a_kernel_that_is_not_positive_solves_with_its_positive_part(weight, fit_intercept, alpha):
+def test_the_exact_form_of_an_indefinite_kernel_solves_in_its_positive_directions(weight, fit_intercept, alpha):
     few = slice(0, 20)
     K, C = reference.sigmoid(X[few], X[few], 1.0, -0.5), reference.sigmoid(X[few] + 0.3, X[few], 1.0, -0.5)
     weight = None if weight is None else weight[few]
@@ -222,7 +214,7 @@ def test_the_exact_form_of_a_kernel_that_is_not_positive_solves_with_its_positiv
         coef, b = exact_krr(K, Y[few], alpha, indefinite="sigmoid", **options)
     expected, expected_b = reference.nystrom_krr(K, K, Y[few], alpha, fit_intercept, weight)
     assert_allclose(C @ coef + b, C @ expected + expected_b, rtol=1e-7, atol=1e-8)
-    # what is dropped takes no part: the positive part of K gives the same
+    # K without its negative eigenvalues gives the same
     values, U = scipy.linalg.eigh(K)
     positive = (U * np.maximum(values, 0)) @ U.T
     assert_allclose(K @ coef, positive @ coef, atol=1e-8 * np.abs(coef).max())
@@ -233,7 +225,7 @@ def test_the_exact_form_of_a_kernel_that_is_not_positive_solves_with_its_positiv
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
 @pytest.mark.parametrize("K", [K_GAUSSIAN, K_REPEATED, np.zeros((N, N))], ids=["regular", "singular", "zero"])
-def test_a_kernel_that_turns_out_positive_is_solved_as_such_without_a_warning(K, weight, fit_intercept):
+def test_a_matrix_that_is_positive_is_solved_as_such_without_a_warning(K, weight, fit_intercept):
     options = {"fit_intercept": fit_intercept, "weight": weight}
     coef, b = exact_krr(K, Y, 0.3, indefinite="sigmoid", **options)
     expected, expected_b = exact_krr(K, Y, 0.3, **options)
@@ -266,38 +258,28 @@ def test_a_core_of_zeros_gives_the_model_zero_and_the_mean_as_intercept():
     assert_allclose(sse, (WEIGHT[:, None] * (Y - b) ** 2).sum(0), rtol=1e-9)
 
 
-def spectrum(name, m, dtype):
-    """A symmetric matrix of one of LAPACK's test types."""
-    values = {
-        "zero": np.zeros(m),
-        "identity": np.ones(m),
-        "clustered": np.where(np.arange(m) < m // 2, 1.0, 1e-3),
-        "geometric": np.geomspace(1, 1e-16, m),
-        "random": np.random.default_rng(4).uniform(0.1, 1, m),
-    }[name]
-    Q = np.linalg.qr(np.random.default_rng(3).normal(size=(m, m)))[0]
-    A = (Q * values) @ Q.T if name != "identity" else np.eye(m)
-    return ((A + A.T) / 2).astype(dtype)
-
-
-SPECTRA = ["zero", "identity", "clustered", "geometric", "random"]
+SPECTRA = {  # of LAPACK's test matrices
+    "zero": np.zeros(40),
+    "identity": np.ones(40),
+    "clustered": np.where(np.arange(40) < 20, 1.0, 1e-3),
+    "geometric": np.geomspace(1, 1e-16, 40),
+    "random": np.random.default_rng(4).uniform(0.1, 1, 40),
+}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", SPECTRA)
-def test_eigenpairs_pass_the_certificates_of_lapack(name, dtype):
+@pytest.mark.parametrize("spectrum", SPECTRA.values(), ids=SPECTRA)
+def test_eigenpairs_pass_the_tests_of_lapack(spectrum, dtype):
     m, ulp = 40, np.finfo(dtype).eps
-    A = spectrum(name, m, dtype)
-    values, V = top_eigen(A, m)
-    A, values, V = (part.astype(float) for part in (A, values, V))
+    Q = np.linalg.qr(np.random.default_rng(3).normal(size=(m, m)))[0] if spectrum[0] != spectrum[-1] else np.eye(m)
+    A = (Q * spectrum) @ Q.T
+    A = ((A + A.T) / 2).astype(dtype)
+    A, values, V = (array.astype(float) for array in (A, *top_eigen(A, m)))
     assert (np.diff(values) <= 0).all()
     assert np.abs(A @ V - V * values).max() <= 30 * m * ulp * max(np.abs(A).max(), 1e-300)
     assert np.abs(V.T @ V - np.eye(m)).max() <= 30 * m * ulp
-    some, vectors = top_eigen(A, 7)
-    assert_allclose(some, values[:7], atol=30 * m * ulp)
-    assert vectors.shape == (m, 7)
-    assert top_eigen(A, 0)[1].shape == (m, 0)
-    assert len(top_eigen(A, m + 5)[0]) == m
+    assert_allclose(top_eigen(A, 7)[0], values[:7], atol=30 * m * ulp)
+    assert [top_eigen(A, count)[1].shape for count in (0, 7, m + 5)] == [(m, 0), (m, 7), (m, m)]
 
 
 @pytest.fixture(scope="module")
@@ -314,10 +296,10 @@ def test_the_largest_eigenpairs_of_a_large_matrix_are_those_of_numpy(large, size
     A = large[0][:size, :size]
     before = A.copy()
     values, V = top_eigen(A, count)
-    wanted = np.linalg.eigvalsh(A)[::-1][:count]
+    expected = np.linalg.eigvalsh(A)[::-1][:count]
     assert values.shape == (min(count, size),)
     assert V.shape == (size, min(count, size))
-    assert_allclose(values, wanted, atol=1e-12)
+    assert_allclose(values, expected, atol=1e-12)
     assert_allclose(A @ V, V * values, atol=1e-11)
     assert_allclose(V.T @ V, np.eye(len(values)), atol=1e-11)
     assert_array_equal(A, before)
@@ -334,29 +316,27 @@ def test_a_core_of_single_precision_is_cut_at_single_precision(rank):
     assert w.rank == rank
 
 
-# ---------------------------------------------------------------- SSSL
-
-
 LABELLED = np.random.default_rng(8).permutation(N) < 20
 K = reference.gaussian(X, X, SIGMA)
 
 
-@pytest.mark.parametrize("s", [1, 6, M, 100])
-def test_sssl_of_the_landmarks_is_the_dense_one(s):
-    Bl = B[LABELLED]
-    coef, values = sssl_core(CORE, Bl.T @ Bl, Bl.T @ Y[LABELLED], s, 0.01)
-    expected = reference.sssl_landmarks(CORE, Bl.T, Y[LABELLED], s, 0.01)
-    assert_allclose(NEW @ coef, NEW @ expected, rtol=1e-6, atol=1e-8)
-    assert_allclose(values, scipy.linalg.eigvalsh(CORE)[::-1][:s], rtol=1e-8)
+def assert_sssl(B, core, s, alpha, *, new, near=1e-6):
+    """Compare both forms with the dense ones at the rows of block `new`; return their eigenvalues."""
+    Bl, Yl = B[LABELLED], Y[LABELLED]
+    of_landmarks, values = sssl_core(core, Bl.T @ Bl, Bl.T @ Yl, s, alpha)
+    of_all, all_values = sssl_all(moments_of(B, Y), moments_of(Bl, Yl), quietly(whiten, core), s, alpha)
+    expected = reference.sssl_landmarks(core, Bl.T, Yl, s, alpha)
+    assert_allclose(new @ of_landmarks, new @ expected, rtol=near, atol=near / 100)
+    expected = reference.sssl_all(B, core, LABELLED, Yl, s, alpha)
+    assert_allclose(new @ of_all, new @ expected, rtol=near, atol=near / 100)
+    return values, all_values
 
 
 @pytest.mark.parametrize("s", [1, 6, M, 100])
-def test_sssl_of_all_rows_is_the_dense_one(s):
-    everything, labelled = moments_of(B, Y), moments_of(B[LABELLED], Y[LABELLED])
-    coef, values = sssl_all(everything, labelled, whiten(CORE), s, 0.01)
-    expected = reference.sssl_all(B, CORE, LABELLED, Y[LABELLED], s, 0.01)
-    assert_allclose(NEW @ coef, NEW @ expected, rtol=1e-6, atol=1e-8)
-    assert_allclose(values, scipy.linalg.eigvalsh(B @ np.linalg.solve(CORE, B.T))[::-1][: min(s, M)], rtol=1e-6)
+def test_sssl_of_the_landmarks_or_of_all_rows_is_the_dense_one(s):
+    of_landmarks, of_all = assert_sssl(B, CORE, s, 0.01, new=NEW)
+    assert_allclose(of_landmarks, scipy.linalg.eigvalsh(CORE)[::-1][:s], rtol=1e-8)
+    assert_allclose(of_all, scipy.linalg.eigvalsh(B @ np.linalg.solve(CORE, B.T))[::-1][: min(s, M)], rtol=1e-6)
 
 
 @pytest.mark.parametrize("s", [5, 25])
@@ -372,29 +352,17 @@ def test_the_three_forms_of_sssl_agree_when_all_rows_are_landmarks(s):
 def test_more_components_than_the_rank_are_left_out():
     Z = np.repeat(X[:6], 3, axis=0)
     B, core = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
-    Bl, Yl = B[LABELLED], Y[LABELLED]
-    of_landmarks, values = sssl_core(core, Bl.T @ Bl, Bl.T @ Yl, 18, 0.1)
-    assert len(values) == 6
-    assert_allclose(B @ of_landmarks, B @ reference.sssl_landmarks(core, Bl.T, Yl, 18, 0.1), rtol=1e-7, atol=1e-9)
-    of_all, values = sssl_all(moments_of(B, Y), moments_of(Bl, Yl), quietly(whiten, core), 18, 0.1)
-    assert len(values) == 6
-    assert_allclose(B @ of_all, B @ reference.sssl_all(B, core, LABELLED, Yl, 18, 0.1), rtol=1e-7, atol=1e-9)
+    assert [len(values) for values in assert_sssl(B, core, 18, 0.1, new=B, near=1e-7)] == [6, 6]
 
 
 def test_sssl_of_an_indefinite_core_keeps_what_the_dense_one_keeps():
-    Z = X[:M]
-    core, B = reference.sigmoid(Z, Z, 1.0, -0.5), reference.sigmoid(X, Z, 1.0, -0.5)
-    Bl, Yl = B[LABELLED], Y[LABELLED]
-    coef, values = sssl_core(core, Bl.T @ Bl, Bl.T @ Yl, M, 0.1)
-    assert (values > 0).all()
-    assert_allclose(B @ coef, B @ reference.sssl_landmarks(core, Bl.T, Yl, M, 0.1), rtol=1e-6, atol=1e-8)
-    of_all, _ = sssl_all(moments_of(B, Y), moments_of(Bl, Yl), quietly(whiten, core), M, 0.1)
-    assert_allclose(B @ of_all, B @ reference.sssl_all(B, core, LABELLED, Yl, M, 0.1), rtol=1e-6, atol=1e-8)
+    core, B = reference.sigmoid(X[:M], X[:M], 1.0, -0.5), reference.sigmoid(X, X[:M], 1.0, -0.5)
+    assert (assert_sssl(B, core, M, 0.1, new=B)[0] > 0).all()
 
 
 @pytest.mark.parametrize("form", ["one penalty", "many penalties", "rows"])
 @pytest.mark.parametrize("alpha", [0.0, 1e-3, 10.0])
-def test_a_system_solves_and_counts_degrees_of_freedom_in_whatever_form(form, alpha):
+def test_every_form_of_a_system_solves_and_counts_degrees_of_freedom(form, alpha):
     Phi = rng.normal(size=(N, 7))
     if form == "rows":
         nothing = np.zeros(7)

@@ -21,18 +21,18 @@ def dense(values, truth, weight):
     shares = np.log([(w[truth == k].sum() + 1) / (w.sum() + c) for k in range(c)])
     z = (values - mean) / unit
 
-    def parts(theta):
+    def unpack(theta):
         a = np.full(c, theta[0]) if c == 2 else theta[:c]
         return a, theta[-c:]
 
     def objective(theta):
-        a, b = parts(theta)
+        a, b = unpack(theta)
         p = log_softmax(a * z + shares + b, axis=1)
         spread = 0 if c == 2 else ((a - a.mean()) ** 2).sum() / 2
         return -(w @ p[np.arange(n), truth]) + spread + (b @ b) / 2 + 0.01 * (a @ a) / 2
 
     start = np.zeros(c + 1 if c == 2 else 2 * c)
-    a, b = parts(minimize(objective, start, method="BFGS", options={"gtol": 1e-7}).x)
+    a, b = unpack(minimize(objective, start, method="BFGS", options={"gtol": 1e-7}).x)
     return a / unit, shares + b - a / unit * mean
 
 
@@ -42,34 +42,34 @@ def test_it_is_the_least_of_the_objective(n, c):
     values = 0.4 * np.eye(c)[truth] + 0.3 * rng.normal(size=(n, c)) + 5
     scale, offset = dense(values, truth, weight)
     for factor in (1.0, 1e9, 1e200, 1e-200):  # weights are relative
-        found = fit_softmax(values, truth, factor * weight)
-        assert_allclose(found.scale, scale, rtol=1e-4)
-        assert_allclose(log_softmax(found.logits(values), 1), log_softmax(values * scale + offset, 1), atol=1e-4)
-    assert found.log_loss == pytest.approx(
+        result = fit_softmax(values, truth, factor * weight)
+        assert_allclose(result.scale, scale, rtol=1e-4)
+        assert_allclose(log_softmax(result.logits(values), 1), log_softmax(values * scale + offset, 1), atol=1e-4)
+    assert result.log_loss == pytest.approx(
         -np.average(log_softmax(values * scale + offset, axis=1)[np.arange(n), truth], weights=weight), rel=1e-5
     )
 
 
 @pytest.mark.parametrize("c", [2, 3])
 @pytest.mark.parametrize("spread", [0.0, 1e-16, 1.0])
-def test_what_tells_classes_apart_or_nothing_at_all_gives_finite_numbers(c, spread):
+def test_values_that_separate_classes_or_are_constant_give_finite_numbers(c, spread):
     truth = np.arange(60) % c
-    found = fit_softmax(np.ones((60, c)) + spread * np.eye(c)[truth], truth, np.ones(60))
-    p = np.exp(log_softmax(found.logits(np.eye(c)), axis=1))
+    result = fit_softmax(np.ones((60, c)) + spread * np.eye(c)[truth], truth, np.ones(60))
+    p = np.exp(log_softmax(result.logits(np.eye(c)), axis=1))
     if spread == 1:
         assert (p.diagonal() > 0.95).all()
     else:
-        assert np.isfinite(found.scale).all()
-        shares = np.exp(log_softmax(found.logits(np.ones((1, c))), axis=1))
+        assert np.isfinite(result.scale).all()
+        shares = np.exp(log_softmax(result.logits(np.ones((1, c))), axis=1))
         assert_allclose(shares, 1 / c, atol=0.02)
 
 
 @pytest.mark.parametrize("c", [2, 4])
-def test_values_that_are_wrong_about_rows_held_out_keep_their_order(c):
+def test_values_that_contradict_held_out_labels_keep_their_order(c):
     truth = np.arange(40) % c
-    found = fit_softmax(-np.eye(c)[truth] + 0.1 * rng.normal(size=(40, c)), truth, np.ones(40))
-    assert (found.scale > 0).all()
-    assert_allclose(np.exp(log_softmax(found.logits(np.eye(c)), axis=1)), 1 / c, atol=0.05)
+    result = fit_softmax(-np.eye(c)[truth] + 0.1 * rng.normal(size=(40, c)), truth, np.ones(40))
+    assert (result.scale > 0).all()
+    assert_allclose(np.exp(log_softmax(result.logits(np.eye(c)), axis=1)), 1 / c, atol=0.05)
 
 
 def test_without_any_row_there_is_no_calibration():

@@ -1,11 +1,10 @@
 """Symmetric matrices in place: the same as with an m×m for each step, and without it."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import linalg
+from traced import traced
 
 from bigkernel.kernels.blas import mirror
 from bigkernel.solvers.residuals import Upper, clear_upper, congruence, times_triangle
@@ -32,29 +31,20 @@ def test_a_congruence_of_some_rows_and_columns_is_symmetric_and_right():
     kept = rng.permutation(M)[:500]
     L = np.asfortranarray(LOWER[:500, :500])
     half = linalg.solve_triangular(L, G[np.ix_(kept, kept)], lower=True)
-    found = congruence(L, G, kept)
-    assert_allclose(found, linalg.solve_triangular(L, half.T, lower=True), rtol=1e-9, atol=1e-9)
-    assert_array_equal(found, found.T)
+    result = congruence(L, G, kept)
+    assert_allclose(result, linalg.solve_triangular(L, half.T, lower=True), rtol=1e-9, atol=1e-9)
+    assert_array_equal(result, result.T)
 
 
 def test_whitening_holds_one_factor_and_rotating_one_matrix():
     core = G + 900 * np.eye(M)
     whitening = whiten(core)
     for work in (lambda: whiten(core), lambda: whitening.rotate(G)):
-        assert _peak(work) < 1.6 * G.nbytes
-    assert _peak(lambda: whiten(core, overwrite=True)) < 0.6 * G.nbytes
+        assert traced(work)[1] < 1.6 * G.nbytes
+    assert traced(lambda: whiten(core, overwrite=True))[1] < 0.6 * G.nbytes
 
 
-def _peak(work):
-    tracemalloc.start()
-    kept = work()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert kept is not None
-    return peak
-
-
-def test_a_symmetric_matrix_above_a_triangle_is_read_there_alone():
+def test_a_symmetric_matrix_is_read_above_its_diagonal_alone():
     array = np.asfortranarray(np.triu(G, 1) + 1e30 * np.tril(rng.normal(size=(M, M))))
     above, C, some = Upper(array, np.diagonal(G).copy()), rng.normal(size=(M, 3)), rng.permutation(M)[:20]
     assert_allclose(above @ C, G @ C, rtol=1e-9, atol=1e-9)
@@ -72,7 +62,7 @@ def test_products_with_a_triangle_read_nothing_of_the_other(lower):
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("fall, rank", [(0.5, 60), (8.0, 60), (None, 40)])
-def test_a_core_is_whitened_beside_it_or_in_its_memory(fall, rank, overwrite):
+def test_a_core_is_whitened_in_new_memory_or_in_its_own(fall, rank, overwrite):
     m = 60
     Q = np.linalg.qr(rng.normal(size=(m, m)))[0]
     K = (Q[:, :rank] * np.logspace(0, -(fall or 1.0), rank)) @ Q[:, :rank].T

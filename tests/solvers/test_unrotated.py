@@ -1,11 +1,11 @@
 """Ridge by one factor of G + αK: the answers and the errors of rotated moments, and these where it does not serve."""
 
-import tracemalloc
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from traced import traced
 
 from bigkernel import Gaussian
 from bigkernel.solvers import whitening as coordinates
@@ -44,18 +44,16 @@ def least_squares(B, whitening, alpha, fit_intercept):
 def solved(moments, whitening, alpha, *, rotated, fit_intercept=False, estimate=None):
     diagnostics = SolveDiagnostics()
     whitening = replace(whitening, core=None) if rotated else whitening
-    found = nystrom_ridge(
-        moments, whitening, alpha, fit_intercept=fit_intercept, diagnostics=diagnostics, estimate=estimate
-    )
-    return found, diagnostics
+    options = {"fit_intercept": fit_intercept, "diagnostics": diagnostics, "estimate": estimate}
+    return nystrom_ridge(moments, whitening, alpha, **options), diagnostics
 
 
 def rotates(monkeypatch, moments, whitening, alpha, *, fit_intercept=False):
     """True where moments are rotated for a solve."""
-    seen = []
-    monkeypatch.setattr(coordinates, "reduce_moments", lambda *given: seen.append(given) or reduce_moments(*given))
+    calls = []
+    monkeypatch.setattr(coordinates, "reduce_moments", lambda *given: calls.append(given) or reduce_moments(*given))
     nystrom_ridge(moments, whitening, alpha, fit_intercept=fit_intercept)
-    return bool(seen)
+    return bool(calls)
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
@@ -65,18 +63,17 @@ def test_predictions_are_those_of_least_squares(monkeypatch, sigma, alpha, shift
     B, moments, whitening = problem(sigma, shifted=shifted)
     assert not rotates(monkeypatch, moments, whitening, alpha)
     (coef, intercept, error), _ = solved(moments, whitening, alpha, rotated=False, fit_intercept=fit_intercept)
-    fitted, wanted = least_squares(B, whitening, alpha, fit_intercept)
+    fitted, expected = least_squares(B, whitening, alpha, fit_intercept)
     assert_allclose(B @ coef + intercept, fitted, atol=1e-7)
-    assert_allclose(error, wanted, rtol=1e-6)
+    assert_allclose(error, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("sigma, alpha", [(0.5, 1e-3), (1.0, 1.0), (2.0, 1.0)])
-def test_certificates_and_errors_are_those_of_rotated_moments(sigma, alpha, fit_intercept):
+def test_diagnostics_and_errors_are_those_of_rotated_moments(sigma, alpha, fit_intercept):
     _, moments, whitening = problem(sigma)
-    seen = 1e-6 * rng.normal(size=(M, VECTORS))
-    noise = 1e-7 * rng.normal(size=(40, M))
-    probed = {"E": whitening.restore(seen)[None], "probed_rows": np.ones(1), "rows": np.ones(1)}
+    rounding, noise = 1e-6 * rng.normal(size=(M, VECTORS)), 1e-7 * rng.normal(size=(40, M))
+    probed = {"E": whitening.restore(rounding)[None], "probed_rows": np.ones(1), "rows": np.ones(1)}
     estimate = RoundingEstimate.of_probe(probed, noise, whitening)
     (_, one), (_, other) = (
         solved(moments, whitening, alpha, rotated=flag, fit_intercept=fit_intercept, estimate=estimate)
@@ -92,7 +89,7 @@ def test_certificates_and_errors_are_those_of_rotated_moments(sigma, alpha, fit_
 
 
 @pytest.mark.parametrize("sigma, alpha", [(1.0, 1e-4), (1.0, 1.0), (2.0, 1.0)])
-def test_the_rounding_of_the_solve_is_told(sigma, alpha):
+def test_the_estimated_rounding_of_the_solve_is_near_the_true_one(sigma, alpha):
     B, moments, whitening = problem(sigma)
     whole = [np.asarray(getattr(moments, name), np.longdouble) for name in ("G", "C", "s", "t")]
     G, C, s, t = whole
@@ -105,8 +102,8 @@ def test_the_rounding_of_the_solve_is_told(sigma, alpha):
     (coef, _, _), diagnostics = solved(
         moments, whitening, alpha, rotated=False, estimate=RoundingEstimate(np.zeros(M), None)
     )
-    wanted = B @ exact.astype(float)
-    error = np.linalg.norm(B @ coef - wanted) / np.linalg.norm(wanted)
+    expected = B @ exact.astype(float)
+    error = np.linalg.norm(B @ coef - expected) / np.linalg.norm(expected)
     assert error / 10 < diagnostics.errors.solve < 30 * error
 
 
@@ -127,22 +124,14 @@ def test_moments_are_rotated_where_one_factor_does_not_serve(monkeypatch, why):
 
 
 def test_a_solve_takes_one_matrix_of_the_size_of_the_moments():
-    _, moments, whitening = problem(1.0)
-    m = 700
-    Z = rng.normal(size=(m, 4))
-    B = Gaussian(1.0)(rng.normal(size=(900, 4)), Z)
-    moments = Moments(
-        rows=900, n=900, G=B.T @ B, C=B.T @ np.ones((900, 1)), s=B.sum(axis=0), t=np.ones(1), q=np.ones(1)
-    )
-    whitening = whiten(Gaussian(1.0)(Z), warn=False)
-    tracemalloc.start()
-    nystrom_ridge(moments, whitening, 1.0, diagnostics=SolveDiagnostics())
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    Z = rng.normal(size=(700, 4))
+    B, whitening, one = Gaussian(1.0)(rng.normal(size=(N, 4)), Z), whiten(Gaussian(1.0)(Z), warn=False), np.ones(1)
+    moments = Moments(rows=N, n=N, G=B.T @ B, C=B.T @ np.ones((N, 1)), s=B.sum(axis=0), t=one, q=one)
+    _, peak = traced(lambda: nystrom_ridge(moments, whitening, 1.0, diagnostics=SolveDiagnostics()))
     assert peak < 1.6 * moments.G.nbytes
 
 
-def test_what_whitened_moments_are_asked_for_is_what_rotated_ones_give():
+def test_products_and_solves_of_whitened_moments_are_those_of_rotated_ones():
     _, moments, whitening = problem(1.0)
     mean = moments.s / moments.n + moments.shift
     small, w = reduce_moments(moments, whitening), rng.normal(size=(M, 3))

@@ -49,11 +49,11 @@ def test_any_chunking_gives_the_sums_of_every_cell(cuts, block_rows):
             assert_allclose(sums.weights[g, c], weight, atol=1e-12)
 
 
-def test_sums_about_a_shift_are_taken_back():
+def test_the_shift_of_features_is_removed_from_the_sums():
     shift = centre_of(Gaussian(1.1), Z, np.float64)
     shifted = CellMomentStatistic(LandmarkMap(Gaussian(1.1), Z, np.dtype(np.float64), shift), CELLS)
-    found = CellSums.of(uncentre(accumulate(shifted), shift), CELLS)
-    assert_allclose(found.sums, CellSums.of(accumulate(CellMomentStatistic(FEATURES, CELLS)), CELLS).sums, atol=1e-11)
+    result = CellSums.of(uncentre(accumulate(shifted), shift), CELLS)
+    assert_allclose(result.sums, CellSums.of(accumulate(CellMomentStatistic(FEATURES, CELLS)), CELLS).sums, atol=1e-11)
 
 
 def test_without_classes_no_label_is_read_and_a_cell_is_a_domain():
@@ -80,8 +80,8 @@ def test_columns_of_any_stored_dtype_give_the_same_cells(dtype):
 def test_positions_reorder_the_classes_of_a_corpus():
     there = Cells(DOMAINS, np.arange(2), position=np.array([1, 0]))
     codes = np.where(LABEL == -1, -1, (LABEL == 5) * 1)
-    found = there.label(Chunk(X, y=codes, domain=DOMAIN))
-    assert_array_equal(found, np.select([codes == 0, codes == 1], [1, 0], 2))
+    result = there.label(Chunk(X, y=codes, domain=DOMAIN))
+    assert_array_equal(result, np.select([codes == 0, codes == 1], [1, 0], 2))
 
 
 def test_an_unknown_label_or_domain_is_named_with_its_row():

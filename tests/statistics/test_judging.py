@@ -42,13 +42,11 @@ def oracle(keep, weight=None):
 
 
 def accumulated(keep, cuts, block_rows=7):
-    """The rows between cuts as chunks of their own, merged from left to right."""
-    judge, bounds = statistic(keep), sorted({0, N, *cuts})
-    total = judge.zero()
-    for start, stop in pairwise(bounds):
-        part = judge.zero()
-        judge.update(part, Chunk(X[start:stop], start, y=Y[start:stop], block_rows=block_rows))
-        total = judge.merge(total, part)
+    """The rows between cuts, each summed from zero and merged from left to right."""
+    scores, total = statistic(keep), statistic(keep).zero()
+    for start, stop in pairwise(sorted({0, N, *cuts})):
+        scores.update(addend := scores.zero(), Chunk(X[start:stop], start, y=Y[start:stop], block_rows=block_rows))
+        total = scores.merge(total, addend)
     return total
 
 
@@ -56,12 +54,12 @@ def accumulated(keep, cuts, block_rows=7):
 def test_the_worst_rows_are_those_of_one_sort_however_the_rows_are_cut(cuts, keep, block_rows):
     total = accumulated(keep, cuts, block_rows)
     rows, truth, guess, margin = oracle(keep)
-    found = len(rows)
-    assert_array_equal(total["row"][:found], rows)
-    assert_array_equal(total["truth"][:found], truth)
-    assert_array_equal(total["guess"][:found], guess)
-    assert_array_equal(total["margin"][:found], margin)
-    assert np.isinf(total["margin"][found:]).all()
+    result = len(rows)
+    assert_array_equal(total["row"][:result], rows)
+    assert_array_equal(total["truth"][:result], truth)
+    assert_array_equal(total["guess"][:result], guess)
+    assert_array_equal(total["margin"][:result], margin)
+    assert np.isinf(total["margin"][result:]).all()
     assert len(total["margin"]) == keep
     known = Y >= 0
     assert_array_equal(total["confusion"], confusion_matrix(Y[known], (X @ COEF).argmax(axis=1)[known]))
@@ -71,8 +69,8 @@ def test_the_worst_rows_are_those_of_one_sort_however_the_rows_are_cut(cuts, kee
 def test_the_order_of_a_merge_does_not_matter(some, others):
     a, b = accumulated(20, some), accumulated(20, others)
     b["row"] = b["row"] + 0.5
-    judge = statistic(20)
-    left, right = judge.merge(a, b), judge.merge(b, a)
+    scores = statistic(20)
+    left, right = scores.merge(a, b), scores.merge(b, a)
     for name, values in left.items():
         assert_array_equal(values, right[name])
     assert_array_equal(a["row"], accumulated(20, some)["row"], "a merge changed what it was given")
@@ -80,10 +78,10 @@ def test_the_order_of_a_merge_does_not_matter(some, others):
 
 @pytest.mark.parametrize("executor", ["serial", "threads"])
 def test_every_executor_keeps_the_same_bits(executor, small_steps):
-    rows, wanted = as_rows(X, Y), oracle(9)
+    rows, expected = as_rows(X, Y), oracle(9)
     total = sweep(rows, statistic(9), client=executor).total
-    assert_array_equal(total["row"], wanted[0])
-    assert_array_equal(total["margin"], wanted[3])
+    assert_array_equal(total["row"], expected[0])
+    assert_array_equal(total["margin"], expected[3])
 
 
 def test_rows_of_weight_zero_are_never_the_worst():
@@ -94,20 +92,21 @@ def test_rows_of_weight_zero_are_never_the_worst():
 
 
 def test_a_value_that_is_not_a_number_is_the_worst_of_all():
-    judge = statistic(3)
-    total, values = judge.zero(), np.array([[1.0, 0, 0, 0], [np.nan, 0, 0, 0]])
+    scores = statistic(3)
+    total, values = scores.zero(), np.array([[1.0, 0, 0, 0], [np.nan, 0, 0, 0]])
     truth = np.eye(C)[[0, 0]]
-    judge._add_classes(total, np.array([5.0, 6.0]), np.ones(2), values, truth)
+    scores._add_classes(total, np.array([5.0, 6.0]), np.ones(2), values, truth)
     assert_array_equal(total["row"], [6, 5, -1])
+
+
+def residuals_of(coef, y, spread):
+    predictor = Predictor(IdentityMap(np.zeros(D)), coef, np.zeros(len(spread)))
+    return sweep(as_rows(X, y), ScoreStatistic(predictor, Targets(len(spread)), keep=1, spread=np.array(spread))).total
 
 
 def test_residuals_are_counted_in_units_of_their_spread():
     y = CHANCE.normal(size=(N, 2)) * [1, 10]
-    coef = np.zeros((D, 2))
-    judge = ScoreStatistic(
-        Predictor(IdentityMap(np.zeros(D)), coef, np.zeros(2)), Targets(2), keep=1, spread=np.array([1, 10.0])
-    )
-    total = sweep(as_rows(X, y), judge).total
+    total = residuals_of(np.zeros((D, 2)), y, [1.0, 10.0])
     edges = np.linspace(-4, 4, RESIDUAL_BINS + 1)
     edges[[0, -1]] = -np.inf, np.inf
     for column, unit in enumerate((1, 10)):
@@ -116,8 +115,5 @@ def test_residuals_are_counted_in_units_of_their_spread():
 
 
 def test_a_perfect_fit_has_residuals_in_the_middle():
-    judge = ScoreStatistic(
-        Predictor(IdentityMap(np.zeros(D)), COEF[:, :1], np.zeros(1)), Targets(1), keep=1, spread=np.array([1e-150])
-    )
-    total = sweep(as_rows(X, X @ COEF[:, :1]), judge).total
+    total = residuals_of(COEF[:, :1], X @ COEF[:, :1], [1e-150])
     assert total["residuals"][0, RESIDUAL_BINS // 2] == N

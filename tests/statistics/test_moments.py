@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from bigkernel.errors import DataError
 from bigkernel.kernels.blas import add_upper, mirror
 from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.statistics.moments import FeatureSums, Moments, MomentStatistic, Targets
+from bigkernel.statistics import moments as moments_module
+from bigkernel.statistics.moments import FeatureSums, Moments, MomentStatistic, RoundingProbe, Targets
 from bigkernel.statistics.qr import QRStatistic
 from bigkernel.streaming.chunk import Chunk, Workspace
 
@@ -39,9 +41,11 @@ def accumulate(statistic, x, y=None, weight=None, cuts=(), block_rows=16):
 
 def assert_moments(moments, expected, tolerance=1e-11):
     for name, values in expected.items():
-        found = getattr(moments, name)
-        assert np.shape(found) == np.shape(values), name
-        assert_allclose(found, values, rtol=tolerance, atol=tolerance * np.max(np.abs(values), initial=1), err_msg=name)
+        result = getattr(moments, name)
+        assert np.shape(result) == np.shape(values), name
+        assert_allclose(
+            result, values, rtol=tolerance, atol=tolerance * np.max(np.abs(values), initial=1), err_msg=name
+        )
 
 
 @pytest.mark.parametrize("kind", list(TARGETS))
@@ -56,8 +60,8 @@ def test_any_chunking_gives_the_dense_moments(kind, weighted, cuts, block_rows):
     assert total["rows"] == [np.count_nonzero(WEIGHT) if weighted else N]  # rows of weight 0 do not count
 
 
-def test_who_merges_in_another_way_does_so_in_place_too():
-    found, look = set(), [MomentStatistic]
+def test_classes_that_override_merge_override_merge_into_too():
+    owners_of_merge, look = set(), [MomentStatistic]
     for module in pkgutil.walk_packages([str(Path(statistics.__file__).parent)], "bigkernel.statistics."):
         importlib.import_module(module.name)
     while look:
@@ -65,8 +69,8 @@ def test_who_merges_in_another_way_does_so_in_place_too():
         look += kind.__subclasses__()
         owners = {name: next(one for one in kind.__mro__ if name in vars(one)) for name in ("merge", "merge_into")}
         assert owners["merge"] is owners["merge_into"], kind
-        found.add(owners["merge"])
-    assert found >= {MomentStatistic, QRStatistic}
+        owners_of_merge.add(owners["merge"])
+    assert owners_of_merge >= {MomentStatistic, QRStatistic}
 
 
 def test_a_total_that_cannot_be_written_is_finished_in_a_copy_and_stays_finished():
@@ -106,7 +110,7 @@ def test_float32_blocks_agree_with_float64_to_their_precision():
     assert_allclose(total["q"][0], (WEIGHT[:, None] * NUMBERS**2).sum(0), rtol=1e-13)
 
 
-def test_without_targets_only_the_features_are_summed():
+def test_without_targets_the_features_alone_are_summed():
     total = accumulate(MomentStatistic(FEATURES), X, None, WEIGHT, (10, 50))
     assert total["C"].shape == (1, M, 0)
     expected = reference.moments(B, np.empty((N, 0)), WEIGHT)
@@ -172,35 +176,41 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message, wrong", REFUSED.values(), ids=REFUSED)
-def test_a_value_that_is_none_is_refused_with_its_row(message, wrong):
+def test_an_invalid_value_is_refused_with_its_row(message, wrong):
     y, weight = NUMBERS.copy(), WEIGHT.copy()
     y[41, 1], weight[41] = wrong.get("y") or 0.0, wrong.get("weight", 1.0)
     with pytest.raises(DataError, match=message):
         accumulate(MomentStatistic(FEATURES, Targets(2)), X, None if wrong.get("y", 0) is None else y, weight, (40,))
 
 
-def parts(statistic):
-    return [accumulate(statistic, X[a:b], NUMBERS[a:b], WEIGHT[a:b]) for a, b in ((0, 30), (30, 37), (37, 90))]
-
-
-def copied(total):
-    return {name: values.copy() for name, values in total.items()}
-
-
 def test_merging_is_a_commutative_monoid():
     statistic = MomentStatistic(FEATURES, Targets(2))
-    a, b, c = parts(statistic)
-    before = copied(b)
-    ab_c = statistic.merge(statistic.merge(copied(a), b), c)
-    a_bc = statistic.merge(copied(a), statistic.merge(copied(b), c))
+    a, b, c = (accumulate(statistic, X[i:j], NUMBERS[i:j], WEIGHT[i:j]) for i, j in ((0, 30), (30, 37), (37, 90)))
+    before = deepcopy(b)
+    ab_c = statistic.merge(statistic.merge(deepcopy(a), b), c)
+    a_bc = statistic.merge(deepcopy(a), statistic.merge(deepcopy(b), c))
     for name in a:
         # commutative to the last bit; associative to rounding
-        assert_array_equal(statistic.merge(copied(a), b)[name], statistic.merge(copied(b), a)[name])
+        assert_array_equal(statistic.merge(deepcopy(a), b)[name], statistic.merge(deepcopy(b), a)[name])
         assert_allclose(ab_c[name], a_bc[name], rtol=1e-12)
-        assert_array_equal(statistic.merge(copied(a), statistic.zero())[name], a[name])
+        assert_array_equal(statistic.merge(deepcopy(a), statistic.zero())[name], a[name])
         assert_array_equal(statistic.merge(statistic.zero(), a)[name], a[name])
-        assert_array_equal(b[name], before[name])  # what is merged stays as it is
+        assert_array_equal(b[name], before[name])  # the right-hand side is not changed
     assert_moments(Moments.of(ab_c), reference.moments(B, NUMBERS, WEIGHT))
+
+
+def test_a_probe_covers_the_first_window_and_a_share_of_the_others_of_each_chunk(monkeypatch):
+    monkeypatch.setattr(moments_module, "GRAM_ROWS", 10)
+    probe = RoundingProbe(np.ones((1, M, 2)), every=3)
+    covered = np.array([[probe.includes(start, window) for window in range(300)] for start in range(0, 9000, 30)])
+    assert all(RoundingProbe(probe.vectors, every).includes(0, 0) for every in range(1, 10))
+    for shares in (covered.mean(axis=0), covered.mean(axis=1)):  # of starts by window, of windows by start
+        assert 0.2 < shares.min() <= shares.max() < 0.5
+    total = accumulate(MomentStatistic(FEATURES, probe=probe), X, cuts=(30, 60), block_rows=5)
+    assert total["probed_rows"] == 10 * sum(
+        covered[start // 30, window] for start in (0, 30, 60) for window in range(3)
+    )
+    assert 0 < total["probed_rows"] < N
 
 
 @pytest.mark.parametrize("unlabelled", ["drop", "keep"])

@@ -52,13 +52,13 @@ def test_sums_are_those_of_the_dense_formulas(small_steps, numbers, weight):
         for penalty in range(2):
             f = B @ given[:, place, penalty]
             assert_allclose(products[:, place, penalty], B.T @ (trained[:, None] * f), **near)
-            wanted = {"U": B.T @ (trained[:, None] * (Y - f)), "e": trained @ (Y - f), "sse": trained @ (Y - f) ** 2}
-            wanted["squares"] = trained @ f**2
+            expected = {"U": B.T @ (trained[:, None] * (Y - f)), "e": trained @ (Y - f), "sse": trained @ (Y - f) ** 2}
+            expected["squares"] = trained @ f**2
             if numbers:
-                wanted |= {"held_e": tested @ (Y - f), "held_sse": tested @ (Y - f) ** 2}
-            for name, values in wanted.items():
-                found = sums[name].reshape(-1, *given.shape[1:])[:, place, penalty]
-                assert_allclose(found.squeeze(), values, **near, err_msg=name)
+                expected |= {"held_e": tested @ (Y - f), "held_sse": tested @ (Y - f) ** 2}
+            for name, values in expected.items():
+                result = sums[name].reshape(-1, *given.shape[1:])[:, place, penalty]
+                assert_allclose(result.squeeze(), values, **near, err_msg=name)
     assert len(sums["n"]) == len(groups)
     for place, own in enumerate(groups):
         assert_allclose(sums["s"][place], (w * own) @ B, **near)
@@ -70,11 +70,11 @@ def test_sums_are_those_of_the_dense_formulas(small_steps, numbers, weight):
 def test_rows_without_a_label_count_nothing(small_steps):
     labels = rng.integers(-1, 3, N)
     targets, known = Targets(3, np.arange(3)), labels >= 0
-    found = products(as_rows(X, labels), residual=True, targets=targets)
+    result = products(as_rows(X, labels), residual=True, targets=targets)
     alone = products(as_rows(X[known], labels[known]), residual=True, targets=targets)
-    assert found["rows"] == known.sum()
+    assert result["rows"] == known.sum()
     for name, values in alone.items():
-        assert_allclose(found[name], values, rtol=1e-10, atol=1e-10)
+        assert_allclose(result[name], values, rtol=1e-10, atol=1e-10)
 
 
 def test_blocks_of_float32_are_multiplied_in_float64():

@@ -1,10 +1,9 @@
-"""Projections as row maps: the same values in any blocks, and what follows them sees rows of the new width."""
-
-import tracemalloc
+"""Projections as row maps: the same values in any blocks, and the next map gets rows of the new width."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from traced import traced
 
 from bigkernel import Gaussian, Ridge
 from bigkernel.engine.rows import as_rows
@@ -46,21 +45,18 @@ def test_rows_through_a_projection_have_its_width_and_its_values(projection, rng
 
 def test_a_projection_of_float32_rows_is_float32(projection, rng):
     X = rng.normal(size=(9, D)).astype(np.float32)
-    found = projection.apply(X.copy())
-    assert found.dtype == np.float32
-    assert_allclose(found, dense(projection, X.astype(np.float64)), rtol=1e-5, atol=1e-5)
+    result = projection.apply(X.copy())
+    assert result.dtype == np.float32
+    assert_allclose(result, dense(projection, X.astype(np.float64)), rtol=1e-5, atol=1e-5)
 
 
 def test_a_whole_array_takes_no_more_buffers_than_a_block(rng):
     features = LandmarkMap(Gaussian(1.5), rng.normal(size=(400, D)), np.dtype(np.float64))
     wide, X = Projection(D, Predictor(features, rng.normal(size=(400, R)), np.zeros(R))), rng.normal(size=(20_000, D))
-    tracemalloc.start()
-    found = wide.apply(X)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < found.nbytes + wide.predictor.work_bytes(2048) + 2**20
+    result, peak = traced(wide.apply, X)
+    assert peak < result.nbytes + wide.predictor.work_bytes(2048) + 2**20
     assert peak < 0.3 * 8 * len(X) * 400  # of all kernel values
-    assert_allclose(found[::999], dense(wide, X[::999]), rtol=1e-10, atol=1e-12)
+    assert_allclose(result[::999], dense(wide, X[::999]), rtol=1e-10, atol=1e-12)
 
 
 def test_rows_of_another_width_are_refused_before_anything_is_read(projection, rng):
@@ -68,7 +64,7 @@ def test_rows_of_another_width_are_refused_before_anything_is_read(projection, r
         as_rows(rng.normal(size=(4, 5))).map(projection)
 
 
-def test_a_plan_counts_what_the_projection_needs(projection, rng):
+def test_a_plan_counts_the_cost_of_the_projection(projection, rng):
     rows = as_rows(rng.normal(size=(N, D)))
     with_map = plan_sweep(rows.map(projection), MomentStatistic(IdentityMap(np.zeros(R))))
     without = plan_sweep(rows, MomentStatistic(IdentityMap(np.zeros(R))))

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -26,14 +27,14 @@ def bounds_of(sizes):
 
 @example(sizes=[10] * 6, segment_rows=30, min_segments=2)
 @given(sizes=chunk_sizes, **limits)
-def test_segments_cover_every_row_once_in_whole_chunks_of_about_equal_number(sizes, segment_rows, min_segments):
+def test_segments_cover_every_row_once_in_nearly_equal_numbers_of_whole_chunks(sizes, segment_rows, min_segments):
     bounds = bounds_of(sizes)
     steps = plan(bounds, 3, 4, LIGHT, segment_rows=segment_rows, min_segments=min_segments)
     pairs = [pair for s in steps.segments for pair in zip(s.bounds[:-1], s.bounds[1:], strict=True)]
     assert pairs == list(itertools.pairwise(bounds))
     assert [s.index for s in steps.segments] == list(range(len(steps.segments)))
     assert all((s.start, s.stop) == (s.bounds[0], s.bounds[-1]) for s in steps.segments)
-    # at most the rows that were asked, unless it is one chunk; and all differ by one chunk at most
+    # at most `segment_rows`, unless it is one chunk; and all differ by one chunk at most
     assert all(s.stop - s.start <= segment_rows or len(s.bounds) == 2 for s in steps.segments)
     assert len(steps.segments) >= min(min_segments, len(sizes))
     counts = [len(s.bounds) - 1 for s in steps.segments]
@@ -53,7 +54,7 @@ def test_costs_add_up(sizes):
 
 
 def test_columns_of_a_chunk_are_counted_as_its_rows_are():
-    # fifty targets in float64 beside two features in float32
+    # fifty targets in float64 and two features in float32
     plain, wide = (plan(bounds_of([10, 30]), 2, 4, LIGHT, column_bytes=size) for size in (0, 400))
     assert wide.chunk_bytes == plain.chunk_bytes + 30 * 400
     assert wide.task_bytes == plain.task_bytes + 4 * 30 * 400
@@ -76,14 +77,14 @@ def test_a_plan_that_fits_exactly_is_accepted_and_one_byte_less_refused():
         steps.check(needed - 1, 5000)
 
 
-def test_the_message_says_what_is_needed_and_what_there_is():
+def test_the_message_has_the_memory_needed_and_the_limit():
     steps = plan(bounds_of([1000] * 9), 1000, 8, Footprint(1.0, 2_000_000, 3_000_000))
     with pytest.raises(PlanTooLargeError) as caught:
         steps.check(40_000_000, 10_000_000)
     text = str(caught.value)
     assert f"needs {steps.worker_bytes(10_000_000) / 1e6:,.0f} MB" in text
-    for part in ("10 for the process", "32 for rows", "3 for buffers", "results of 2 MB", "its limit of 40 MB"):
-        assert part in text
+    for phrase in ("10 for the process", "32 for rows", "3 for buffers", "results of 2 MB", "its limit of 40 MB"):
+        assert phrase in text
 
 
 @example(n_rows=24_000, chunk_rows=8000, share=0.6, partial=81_000)  # more segments: a deeper tree of merges
@@ -124,26 +125,19 @@ def test_the_landmarks_that_are_advised_fit(m, share_of_memory):
 
 def held_by_one_worker(count):
     """Partials that a worker holds at most: it begins the next segment before the merge that a segment made due."""
-    level, held, due, most = {}, 0, [], 0
-    for index in range(count):
-        most = max(most, held + 1)  # the one that it sums
-        held += 1
-        for _ in range(len(due)):  # those that were due when the segment began
-            most = max(most, held + 1)  # the sum, beside its inputs
-            node = due.pop(0)
-            held -= 1
-            level[node[0]] = level.get(node[0], 0) + 1
-            if level[node[0]] % 2 == 0:
-                due.append((node[0] + 1,))
-        if index % 2:
-            due.append((1,))
-    while due:
-        most = max(most, held + 1)
-        node = due.pop(0)
-        held -= 1
-        level[node[0]] = level.get(node[0], 0) + 1
-        if level[node[0]] % 2 == 0:
-            due.append((node[0] + 1,))
+    merges, held, due, most = Counter(), 0, [], 0  # merges by level, and the levels of those that are due
+    for index in range(count + 1):
+        if index < count:
+            held += 1  # the one that it sums
+            most = max(most, held)
+        waiting = len(due)  # when the segment began; after the last one all
+        while due and (waiting or index == count):
+            most, held, waiting = max(most, held + 1), held - 1, waiting - 1  # the sum, and its inputs
+            merges[level := due.pop(0)] += 1
+            if merges[level] % 2 == 0:
+                due.append(level + 1)
+        if index % 2 and index < count:
+            due.append(1)
     return most
 
 

@@ -1,4 +1,4 @@
-"""Row maps: they see one row at a time, whatever its size, and tell what they cost."""
+"""Row maps: each row by itself, of any size, and their costs."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def mapped(x, *row_maps, dtype=np.float64, block_rows=7):
     return np.concatenate([chunk.load(block, width, dtype).copy() for block in chunk.blocks()])
 
 
-def test_the_row_maps_compute_what_they_say(rng):
+def test_row_maps_equal_their_formulas(rng):
     x = rng.normal(size=(20, D))
     x[3] = 0
     norms = np.linalg.norm(x, axis=1)
@@ -72,27 +72,27 @@ class Doubled(SameWidth):
 @pytest.mark.parametrize("maps", [(Doubled(),), (Scale(2.0), Doubled(), Scale(3.0)), (Doubled(), Doubled())])
 def test_a_map_may_change_the_width_of_the_rows(rng, maps, dtype):
     x = rng.normal(size=(23, 5))
-    found, expected = mapped(x, *maps, dtype=dtype), x.astype(dtype)
+    result, expected = mapped(x, *maps, dtype=dtype), x.astype(dtype)
     for row_map in maps:
         expected = row_map.apply(expected.copy())
-    assert found.shape == (23, mapped_width(maps, 5)) == expected.shape
-    assert_array_equal(found, expected)
+    assert result.shape == (23, mapped_width(maps, 5)) == expected.shape
+    assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("maps", [(), (Scale(2.0),), (Scale(2.0), Doubled()), (Doubled(), UnitNorm(), Doubled())])
-def test_maps_applied_by_blocks_see_no_more_rows_than_a_block(rng, maps):
-    seen = []
+def test_maps_applied_by_blocks_get_no_more_rows_than_a_block(rng, maps):
+    sizes = []
 
     class Counted(SameWidth):
         name = "counted"
 
         def apply(self, x):
-            seen.append(len(x))
+            sizes.append(len(x))
             return x
 
     x = rng.normal(size=(23, 5))
     assert_array_equal(apply_maps((*maps, Counted()), x.copy(), block_rows=7), mapped(x, *maps, block_rows=23))
-    assert seen == [7, 7, 7, 2]
+    assert sizes == [7, 7, 7, 2]
     assert apply_maps(maps, np.empty((0, 5))).shape == (0, mapped_width(maps, 5))
 
 
