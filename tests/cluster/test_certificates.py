@@ -54,7 +54,7 @@ def replace(directory, days):
         (directory / name).write_bytes(content)
 
 
-def test_a_directory_gives_a_security_that_requires_encryption_and_only_its_owner_can_open_it(made):
+def test_a_directory_is_private_and_gives_a_security_that_requires_encryption(made):
     assert {path.name for path in made.iterdir()} == set(FILES)
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in made.iterdir()} == {0o600}

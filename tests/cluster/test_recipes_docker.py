@@ -35,7 +35,7 @@ def instructions(name):
 
 
 def test_the_image_has_a_fixed_python_and_a_user_that_is_not_root():
-    bases = {words[0] for words in instructions("FROM")}
+    bases = {line[0] for line in instructions("FROM")}
     assert len(bases) == 1
     assert re.fullmatch(r"python:3\.\d+-slim-[a-z]+", bases.pop())
     ((user,),) = instructions("USER")
