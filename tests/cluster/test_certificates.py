@@ -1,4 +1,4 @@
-"""Certificates: whole directories or none, keys that nobody else can open, and every flaw named by its file."""
+"""Certificates: complete directories or none, keys that only their owner can open, and flaws named with their file."""
 
 import datetime
 import json
@@ -23,13 +23,17 @@ from bigkernel.errors import ConfigError
 
 @pytest.fixture
 def made(tmp_path):
-    """Certificates of one making."""
-    make_certificates(tmp_path / "tls")
+    """A directory of certificates, made with a umask that allows everything."""
+    before = os.umask(0)
+    try:
+        make_certificates(tmp_path / "tls")
+    finally:
+        os.umask(before)
     return tmp_path / "tls"
 
 
 def pem_of(days):
-    """The PEM texts of a certificate, its own authority, that begins and ends so many days from now, and its key."""
+    """PEM texts of a self-signed certificate that is valid between two days from now, and of its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
     start, end = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=day) for day in days)
@@ -43,37 +47,29 @@ def private(key, encryption):
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
 
 
-def store(directory, days):
-    """Put other certificates into a directory."""
+def replace(directory, days):
+    """Replace the certificates of a directory."""
     cert, key = pem_of(days)
     for name, content in zip(FILES, (cert, cert, key), strict=True):
         (directory / name).write_bytes(content)
 
 
-def test_a_directory_gives_a_security_that_wants_encryption_for_every_role(made):
+def test_a_directory_is_private_and_gives_a_security_that_requires_encryption(made):
     assert {path.name for path in made.iterdir()} == set(FILES)
-    found = security_of(made)
-    assert isinstance(found, Security)
-    assert found.require_encryption
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made.iterdir()} == {0o600}
+    security = security_of(made)
+    assert isinstance(security, Security)
+    assert security.require_encryption
     for role in ("client", "scheduler", "worker"):
-        config = found.get_tls_config_for_role(role)
+        config = security.get_tls_config_for_role(role)
         assert [config[name] for name in ("ca_file", "cert", "key")] == [str(made / name) for name in FILES]
-    found = x509.load_pem_x509_certificate((made / "cert.pem").read_bytes())
-    assert 364 < (found.not_valid_after_utc - datetime.datetime.now(datetime.UTC)).total_seconds() / 86400 <= 365
-
-
-def test_nobody_else_can_open_a_file_whatever_the_umask(tmp_path):
-    before = os.umask(0)
-    try:
-        make_certificates(tmp_path / "tls")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "tls").stat().st_mode) == 0o700
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "tls").iterdir()} == {0o600}
+    certificate = x509.load_pem_x509_certificate((made / "cert.pem").read_bytes())
+    assert 364 < (certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)).total_seconds() / 86400 <= 365
 
 
 @pytest.mark.parametrize("step", range(3))
-def test_a_directory_is_whole_or_not_there_wherever_it_was_stopped(step, tmp_path, monkeypatch):
+def test_an_interrupted_command_leaves_no_directory(step, tmp_path, monkeypatch):
     write, calls = certificates.Path.write_text, []
 
     def stopping(path, *args, **options):
@@ -89,7 +85,7 @@ def test_a_directory_is_whole_or_not_there_wherever_it_was_stopped(step, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["directory", "file", "link to nothing"])
-def test_what_is_there_already_is_left_alone(kind, tmp_path):
+def test_an_existing_target_is_left_unchanged(kind, tmp_path):
     target = tmp_path / "tls"
     {"directory": target.mkdir, "file": target.touch, "link to nothing": lambda: target.symlink_to("nowhere")}[kind]()
     with pytest.raises(ConfigError, match=f"{target}: already exists"):
@@ -97,7 +93,7 @@ def test_what_is_there_already_is_left_alone(kind, tmp_path):
     assert not target.is_dir() or not list(target.iterdir())
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
+def test_a_target_that_cannot_be_created_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file/tls: cannot be created: "):
         make_certificates(tmp_path / "file" / "tls")
@@ -107,7 +103,7 @@ def chmod(mode):
     return lambda path: path.chmod(mode)
 
 
-def replace(text):
+def write(text):
     return lambda path: path.write_text(text)
 
 
@@ -121,38 +117,34 @@ FLAWS = {
     "no authority": ("ca.pem", lambda path: path.unlink(), "ca.pem: found no certificates"),
     "readable by the group": ("key.pem", chmod(0o640), r"key.pem: accessible to other users \(mode 0640\); chmod 600"),
     "readable by all": ("key.pem", chmod(0o604), "key.pem: accessible to other users"),
-    "an authority that others can replace": ("ca.pem", chmod(0o666), "ca.pem: accessible to other users .* chmod 644"),
-    "a directory that others can change": ("", chmod(0o770), r"accessible to other users \(mode 0770\); chmod 750"),
-    "empty": ("cert.pem", replace(""), "expected certificates and the key of cert.pem"),
-    "an empty authority": ("ca.pem", replace(""), "expected certificates"),
-    "text": ("key.pem", replace("here"), "expected certificates"),
+    "a writable authority": ("ca.pem", chmod(0o666), "ca.pem: accessible to other users .* chmod 644"),
+    "a writable directory": ("", chmod(0o770), r"accessible to other users \(mode 0770\); chmod 750"),
+    "empty": ("cert.pem", write(""), "expected certificates and the key of cert.pem"),
+    "an empty authority": ("ca.pem", write(""), "expected certificates"),
+    "text": ("key.pem", write("here"), "expected certificates"),
     "an encrypted key": ("key.pem", encrypt, "key.pem: expected a private key without passphrase"),
     "another key": ("key.pem", lambda path: path.write_bytes(pem_of((-1, 9))[1]), "expected certificates and the key"),
     "another authority": ("ca.pem", lambda path: path.write_bytes(pem_of((-1, 9))[0]), "cert.pem: .* create a new"),
-    "expired": (
-        "",
-        lambda path: store(path, (-9, -1)),
-        "cert.pem: certificate has expired \\(checked with .*ca.pem and the clock",
-    ),
-    "not valid yet": ("", lambda path: store(path, (1, 9)), "cert.pem: certificate is not yet valid"),
+    "expired": ("", lambda path: replace(path, (-9, -1)), "cert.pem: certificate has expired .*ca.pem and the clock"),
+    "not valid yet": ("", lambda path: replace(path, (1, 9)), "cert.pem: certificate is not yet valid"),
     "a pipe": ("cert.pem", lambda path: (path.unlink(), os.mkfifo(path, 0o600)), "cert.pem: expected a file"),
     "a directory": ("cert.pem", lambda path: (path.unlink(), path.mkdir(0o700)), "cert.pem: expected a file"),
     "a file for a directory": ("", lambda path: (shutil.rmtree(path), path.touch()), "expected a directory of cert"),
 }
 
 
-@pytest.mark.parametrize("file, spoil, message", FLAWS.values(), ids=FLAWS)
-def test_a_flaw_is_refused_by_its_file(file, spoil, message, made):
-    spoil(made / file)
+@pytest.mark.parametrize("file, damage, message", FLAWS.values(), ids=FLAWS)
+def test_a_flaw_is_refused_with_its_file(file, damage, message, made):
+    damage(made / file)
     with pytest.raises(ConfigError, match=rf"(?s)^{made}.*{message}"):
         security_of(made)
 
 
-def test_one_that_ends_within_a_week_is_used_with_a_warning(made, caplog):
-    store(made, (-1, 9))
+def test_a_certificate_that_expires_within_a_week_is_used_with_a_warning(made, caplog):
+    replace(made, (-1, 9))
     security_of(made)
     assert not caplog.records
-    store(made, (-1, 6))
+    replace(made, (-1, 6))
     security_of(made)
     assert [record.getMessage().split(": ")[0] for record in caplog.records] == [f"{made}/cert.pem"]
 
@@ -164,7 +156,7 @@ def test_a_key_of_another_user_is_refused(made):
         security_of(made)
 
 
-def test_the_command_makes_them_and_says_what_to_do_next(tmp_path):
+def test_the_command_makes_certificates_and_explains_their_use(tmp_path):
     target, runner = str(tmp_path / "tls"), CliRunner()
     shown = runner.invoke(main, ["certs", target])
     assert shown.exit_code == 0, shown.output
@@ -176,7 +168,7 @@ def test_the_command_makes_them_and_says_what_to_do_next(tmp_path):
     assert figures == {"directory": f"{target}2", "files": list(FILES)}
 
 
-def test_without_cryptography_the_extra_that_has_it_is_named(tmp_path, monkeypatch):
+def test_without_cryptography_its_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(ConfigError, match=r'pip install "bigkernel\[tls\]"'):
         make_certificates(tmp_path / "tls")

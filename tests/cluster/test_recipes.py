@@ -1,14 +1,10 @@
-"""The recipes for Kubernetes and Docker: valid for the operator, of one piece, closed to others, and they run a job."""
-
-from __future__ import annotations
+"""The recipes for Kubernetes: valid for the operator, consistent, closed to others, and with commands that exist."""
 
 import hashlib
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -55,37 +51,28 @@ LABELS = {
     "job": JOB["template"]["metadata"]["labels"],
     "shell": DOCUMENTS["shell", "Pod", "shell"]["metadata"]["labels"],
 }
-COMPOSE = yaml.safe_load((CLUSTER / "docker" / "compose.yaml").read_text(encoding="utf-8"))
-SERVICES = COMPOSE["services"]
+SERVICES = yaml.safe_load((CLUSTER / "docker" / "compose.yaml").read_text(encoding="utf-8"))["services"]
 
 
-def parts(found: Any) -> Iterator[dict[str, Any]]:
-    """Every mapping within."""
-    if isinstance(found, dict):
-        yield found
-    for value in found.values() if isinstance(found, dict) else found if isinstance(found, list) else ():
-        yield from parts(value)
-
-
-def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
+def containers(pod):
     return [*pod.get("initContainers", ()), *pod["containers"]]
 
 
-def environment(container: dict[str, Any]) -> dict[str, str]:
+def environment(container):
     return {one["name"]: one["value"] for one in container.get("env", ())}
 
 
-def option(arguments: list[str], name: str) -> str:
-    (found,) = (argument.partition("=")[2] for argument in arguments if argument.startswith(f"{name}="))
-    return found
+def option(arguments, name):
+    (value,) = (argument.partition("=")[2] for argument in arguments if argument.startswith(f"{name}="))
+    return value
 
 
 # -- the schemas of the operator -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
-def schemas(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """By kind, with every key refused that they do not name: Kubernetes would drop it without a word."""
+def schemas(request):
+    """Schemas by kind; keys that they do not name are errors, although Kubernetes drops them silently."""
     place = request.config.cache.mkdir("recipes")
     wheel = place / "dask_kubernetes-2026.3.0-py3-none-any.whl"
     if not wheel.exists():
@@ -93,39 +80,39 @@ def schemas(request: pytest.FixtureRequest) -> dict[str, Any]:
         command += ["--only-binary=:all:", "--timeout=10", "--retries=1", "--dest", str(place), OPERATOR]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         if done.returncode:
-            pytest.skip(f"the schemas of the operator cannot be had: {done.stderr.strip()[-200:]}")
+            pytest.skip(f"the schemas of the operator cannot be downloaded: {done.stderr.strip()[-200:]}")
     assert hashlib.sha256(wheel.read_bytes()).hexdigest() == WHEEL_SHA256, f"{wheel} is not {OPERATOR}"
-    found = {}
+    result = {}
     with zipfile.ZipFile(wheel) as opened:
         for name in opened.namelist():
             if "/crds/" in name and name.endswith(".yaml"):
                 definition = yaml.load(opened.read(name), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
                 (version,) = definition["spec"]["versions"]
-                found[definition["spec"]["names"]["kind"]] = strict(version["schema"]["openAPIV3Schema"])
-    for schema in found.values():
+                result[definition["spec"]["names"]["kind"]] = strict(version["schema"]["openAPIV3Schema"])
+    for schema in result.values():
         schema["properties"] |= {"apiVersion": {"const": "kubernetes.dask.org/v1"}, "kind": {}, "metadata": {}}
-    return found
+    return result
 
 
-def strict(schema: Any) -> Any:
-    """A schema that refuses what it does not name."""
+def strict(schema):
+    """Return a schema that refuses keys that it does not name."""
     if isinstance(schema, list):
         return [strict(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: strict(value) for key, value in schema.items()}
-    if isinstance(schema.get("properties"), dict) and not found.get("x-kubernetes-preserve-unknown-fields"):
-        found.setdefault("additionalProperties", False)
-    return found
+    result = {key: strict(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and not result.get("x-kubernetes-preserve-unknown-fields"):
+        result.setdefault("additionalProperties", False)
+    return result
 
 
 @pytest.mark.parametrize("name", [key for key in DOCUMENTS if key[1].startswith("Dask")], ids=str)
-def test_the_operator_accepts_every_key_of_its_documents(schemas, name):
+def test_the_operator_knows_every_key_of_its_documents(schemas, name):
     assert not list(jsonschema.Draft7Validator(schemas[name[1]]).iter_errors(DOCUMENTS[name]))
 
 
 @pytest.mark.parametrize("name", ["job", "shell"])
-def test_other_pods_are_pods_by_the_same_schema(schemas, name):
+def test_other_pods_match_the_same_schema(schemas, name):
     spec = schemas["DaskJob"]["properties"]["spec"]["properties"]["job"]["properties"]["spec"]
     assert not list(jsonschema.Draft7Validator(spec).iter_errors(PODS[name]))
 
@@ -134,7 +121,7 @@ def test_other_pods_are_pods_by_the_same_schema(schemas, name):
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_a_pod_is_as_restricted_as_its_namespace_asks(name):
+def test_a_pod_satisfies_the_restricted_policy_of_its_namespace(name):
     pod = PODS[name]
     labels = DOCUMENTS["base", "Namespace", "bigkernel"]["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
@@ -143,9 +130,8 @@ def test_a_pod_is_as_restricted_as_its_namespace_asks(name):
     assert context["runAsNonRoot"]
     assert min(context["runAsUser"], context["runAsGroup"]) >= 1000
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} <= {
-        *("secret", "emptyDir", "configMap", "persistentVolumeClaim")
-    }
+    volumes = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
+    assert volumes <= {"secret", "emptyDir", "configMap", "persistentVolumeClaim"}
     for container in containers(pod):
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
@@ -158,7 +144,7 @@ def test_a_pod_is_as_restricted_as_its_namespace_asks(name):
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_what_a_pod_mounts_is_there_and_secrets_are_read_only(name):
+def test_mounts_have_volumes_and_those_of_secrets_are_read_only(name):
     pod = PODS[name]
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     mounted = {mount["name"] for container in containers(pod) for mount in container["volumeMounts"]}
@@ -166,27 +152,23 @@ def test_what_a_pod_mounts_is_there_and_secrets_are_read_only(name):
     assert [volume["secret"]["secretName"] for volume in volumes.values() if "secret" in volume] == ["bigkernel-tls"]
     for container in containers(pod):
         for mount in container["volumeMounts"]:
-            assert mount.get("readOnly", False) == (
-                "secret" in volumes[mount["name"]]
-                or "configMap" in volumes[mount["name"]]
-                or (mount["name"] == "certificates" and container in pod["containers"])
-            )
+            made = mount["name"] == "certificates" and container in pod["containers"]
+            assert mount.get("readOnly", False) == (made or bool({"secret", "configMap"} & set(volumes[mount["name"]])))
     claims = [one["persistentVolumeClaim"]["claimName"] for one in volumes.values() if "persistentVolumeClaim" in one]
-    assert claims == ([] if name == "scheduler" else ["bigkernel-data"])
-    (data,) = ([m["mountPath"] for c in pod["containers"] for m in c["volumeMounts"] if m["name"] == "data"],)
-    assert data == ([] if name == "scheduler" else ["/data"])
+    data = [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "data"]
+    assert (claims, data) == (([], []) if name == "scheduler" else (["bigkernel-data"], ["/data"]))
     assert DOCUMENTS["base", "PersistentVolumeClaim", "bigkernel-data"]["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
-def policies_of(name: str) -> Iterator[dict[str, Any]]:
-    """The specifications of the network policies that hold for a pod."""
+def policies_of(name):
+    """Specifications of the network policies for a pod."""
     for key, document in DOCUMENTS.items():
         if key[1] == "NetworkPolicy" and document["spec"]["podSelector"]["matchLabels"].items() <= LABELS[name].items():
             yield document["spec"]
 
 
-def allowed(rules: list[dict[str, Any]], side: str, other: str) -> set[int]:
-    """Ports that rules open between a pod and another of ours."""
+def allowed(rules, side, other):
+    """Ports that rules open between two of our pods."""
     return {
         port["port"]
         for rule in rules
@@ -196,19 +178,19 @@ def allowed(rules: list[dict[str, Any]], side: str, other: str) -> set[int]:
     }
 
 
-def ports(pod: dict[str, Any]) -> dict[str, int]:
+def ports(pod):
     return {port["name"]: port["containerPort"] for port in pod["containers"][0].get("ports", ())}
 
 
-def test_only_pods_of_the_cluster_reach_it_and_only_where_it_listens():
+def test_the_cluster_is_reached_from_its_own_pods_at_the_ports_where_it_listens():
     scheduler, worker = ports(PODS["scheduler"]), ports(PODS["worker"])
     opened = {"scheduler": set(scheduler.values()), "worker": {worker["worker"], worker["nanny"]}}
     assert opened["scheduler"] == {8786, 8787}
     for name in PODS:
-        found = list(policies_of(name))
-        assert any({"Ingress", "Egress"} <= set(policy["policyTypes"]) for policy in found)
-        incoming = [rule for policy in found for rule in policy.get("ingress", ())]
-        outgoing = [rule for policy in found for rule in policy.get("egress", ())]
+        policies = list(policies_of(name))
+        assert any({"Ingress", "Egress"} <= set(policy["policyTypes"]) for policy in policies)
+        incoming = [rule for policy in policies for rule in policy.get("ingress", ())]
+        outgoing = [rule for policy in policies for rule in policy.get("egress", ())]
         assert all(set(peer) == {"podSelector"} for rule in incoming for peer in rule["from"])
         for other in PODS:
             assert allowed(incoming, "from", other) == opened.get(name, set())
@@ -217,46 +199,41 @@ def test_only_pods_of_the_cluster_reach_it_and_only_where_it_listens():
         assert {port["port"] for port in beyond["ports"]} == {53}
 
 
-def dask_defaults() -> Any:
-    return yaml.safe_load((CLUSTER / "dask.yaml").read_text(encoding="utf-8"))
-
-
-def test_a_worker_keeps_within_its_pod():
+def test_a_worker_fits_into_its_pod():
     (worker,) = PODS["worker"]["containers"]
     limit = parse_bytes(option(worker["args"], "--memory-limit"))
     pod = parse_bytes(worker["resources"]["limits"]["memory"])
-    assert 0.8 * pod < limit < pod - 2**28  # the nanny has its part
+    assert 0.8 * pod < limit < pod - 2**28  # the nanny needs some
     assert (option(worker["args"], "--nthreads"), option(worker["args"], "--nworkers")) == ("1", "1")
     assert environment(worker)["OPENBLAS_NUM_THREADS"] == "1"
-    spill = parse_bytes(dask_defaults()["distributed"]["worker"]["memory"]["max-spill"])
+    dask = yaml.safe_load((CLUSTER / "dask.yaml").read_text(encoding="utf-8"))
     scratch = next(volume["emptyDir"] for volume in PODS["worker"]["volumes"] if volume["name"] == "scratch")
-    assert spill < parse_bytes(scratch["sizeLimit"])
-    assert parse_bytes(scratch["sizeLimit"]) < parse_bytes(worker["resources"]["limits"]["ephemeral-storage"])
+    disk = worker["resources"]["limits"]["ephemeral-storage"]
+    assert parse_bytes(dask["distributed"]["worker"]["memory"]["max-spill"]) < parse_bytes(scratch["sizeLimit"])
+    assert parse_bytes(scratch["sizeLimit"]) < parse_bytes(disk)
     assert option(worker["args"], "--local-directory") == "/scratch"
 
 
-def test_every_connection_is_encrypted_under_one_name(tmp_path):
+def test_every_connection_is_encrypted_and_has_the_address_of_the_cluster_file(tmp_path):
     (tmp_path / "cluster.yaml").write_text(DOCUMENTS["base", "ConfigMap", "bigkernel-cluster"]["data"]["cluster.yaml"])
-    found = read_file(tmp_path / "cluster.yaml")
-    assert (found.kind, str(found.tls), found.insecure) == ("address", "/run/certificates/own", False)
+    file = read_file(tmp_path / "cluster.yaml")
+    assert (file.kind, str(file.tls), file.insecure) == ("address", "/run/certificates/own", False)
     worker, scheduler = PODS["worker"]["containers"][0], PODS["scheduler"]["containers"][0]
-    assert found.address in worker["args"]
-    assert environment(worker)["DASK_SCHEDULER_ADDRESS"] == found.address  # else the operator says tcp://
+    assert file.address in worker["args"]
+    assert environment(worker)["DASK_SCHEDULER_ADDRESS"] == file.address  # the default of the operator is tcp://
     for role, container in (("worker", worker), ("scheduler", scheduler)):
-        assert (
-            environment(container).items()
-            >= {
-                "DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION": "true",
-                f"{TLS}CA_FILE": "/certificates/ca.pem",
-                f"{TLS}MIN_VERSION": "1.3",
-                f"{TLS}{role.upper()}__CERT": "/certificates/cert.pem",
-                f"{TLS}{role.upper()}__KEY": "/certificates/key.pem",
-            }.items()
-        )
-    assert not [part for document in DOCUMENTS.values() for part in parts(document) if "tcp://" in str(part.values())]
+        expected = {
+            "DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION": "true",
+            f"{TLS}CA_FILE": "/certificates/ca.pem",
+            f"{TLS}MIN_VERSION": "1.3",
+            f"{TLS}{role.upper()}__CERT": "/certificates/cert.pem",
+            f"{TLS}{role.upper()}__KEY": "/certificates/key.pem",
+        }
+        assert expected.items() <= environment(container).items()
+    assert "tcp://" not in str(DOCUMENTS)
 
 
-def test_the_init_container_leaves_certificates_that_a_client_accepts(tmp_path):
+def test_the_init_container_copies_certificates_so_that_a_client_accepts_them(tmp_path):
     make_certificates(tmp_path / "made")
     secret, run = tmp_path / "secret", tmp_path / "run"
     secret.mkdir()
@@ -267,50 +244,43 @@ def test_the_init_container_leaves_certificates_that_a_client_accepts(tmp_path):
     with pytest.raises(ConfigError, match=r"key\.pem: accessible to other users"):
         security_of(secret)
     (init,) = PODS["job"]["initContainers"]
-    words = [
-        word.replace("/secret", str(secret)).replace("/run/", f"{run}/") for word in init["command"] + init["args"]
-    ]
-    subprocess.run(words, check=True, timeout=10)
+    command = init["command"] + init["args"]
+    command = [word.replace("/secret", str(secret)).replace("/run/", f"{run}/") for word in command]
+    subprocess.run(command, check=True, timeout=10)
     security_of(run / "certificates" / "own")
 
 
-def test_a_daskjob_has_the_cluster_and_the_driver_of_the_other_documents():
+def test_the_daskjob_has_the_cluster_and_the_driver_of_the_other_documents():
     assert DASK_JOB["cluster"]["spec"] == DASK_CLUSTER
     (driver,), (other,) = PODS["daskjob"]["containers"], PODS["job"]["containers"]
     assert driver == other
     assert PODS["daskjob"]["initContainers"] == PODS["job"]["initContainers"] == PODS["shell"]["initContainers"]
 
 
-def test_a_driver_that_is_taken_away_is_replaced_and_an_error_that_stays_ends_the_job():
+def test_an_evicted_driver_is_replaced_and_permanent_errors_end_the_job():
     assert (PODS["job"]["restartPolicy"], PODS["daskjob"]["restartPolicy"]) == ("Never", "OnFailure")
-    disrupted, lasting = JOB["podFailurePolicy"]["rules"]
-    assert (disrupted["action"], disrupted["onPodConditions"]) == (
-        "Ignore",
-        [{"type": "DisruptionTarget", "status": "True"}],
-    )
-    assert (lasting["action"], lasting["onExitCodes"]["containerName"]) == (
-        "FailJob",
-        PODS["job"]["containers"][0]["name"],
-    )
-    passing = {errors.StalledError.exit_code, errors.RunLockedError.exit_code, errors.BigKernelError.exit_code}
+    evicted, failed = JOB["podFailurePolicy"]["rules"]
+    disruption = [{"type": "DisruptionTarget", "status": "True"}]
+    assert (evicted["action"], evicted["onPodConditions"]) == ("Ignore", disruption)
+    (driver,) = PODS["job"]["containers"]
+    assert (failed["action"], failed["onExitCodes"]["containerName"]) == ("FailJob", driver["name"])
+    temporary = {errors.StalledError.exit_code, errors.RunLockedError.exit_code, errors.BigKernelError.exit_code}
     known = {one.exit_code for one in vars(errors).values() if hasattr(one, "exit_code")}
-    assert set(lasting["onExitCodes"]["values"]) == {2, *known} - passing
+    assert set(failed["onExitCodes"]["values"]) == {2, *known} - temporary
     for name in ("job", "daskjob"):
         assert PODS[name]["terminationGracePeriodSeconds"] > settings().grace_seconds + 15
 
 
 @pytest.mark.parametrize("name", ["job", "daskjob", "compose"])
-def test_the_driver_can_be_started_again_at_any_time(name):
-    words = SERVICES["driver"]["command"] if name == "compose" else PODS[name]["containers"][0]["args"]
-    command = main.get_command(None, words[1])
-    given = command.make_context(words[1], list(words[2:])).params
-    assert (words[0], given["resume"], given["overwrite"]) == ("bigkernel", True, True)
+def test_the_driver_can_be_restarted_at_any_time(name):
+    program, *arguments = SERVICES["driver"]["command"] if name == "compose" else PODS[name]["containers"][0]["args"]
+    given = main.get_command(None, arguments[0]).make_context(arguments[0], arguments[1:]).params
+    assert (program, given["resume"], given["overwrite"]) == ("bigkernel", True, True)
     assert all(place.startswith("/data/") for place in (given["corpus"], given["model"], given["run"]))
 
 
-@pytest.mark.parametrize("command", [dask_scheduler, dask_worker], ids=["scheduler", "worker"])
-def test_dask_knows_every_option_that_it_is_given(command):
-    kind = "scheduler" if command is dask_scheduler else "worker"
-    for words in (PODS[kind]["containers"][0]["args"], SERVICES[kind]["command"]):
-        assert words[:2] == ["dask", kind]
-        assert command.make_context(kind, list(words[2:])).args == []
+@pytest.mark.parametrize("kind, command", [("scheduler", dask_scheduler), ("worker", dask_worker)])
+def test_dask_knows_every_option_of_its_commands(kind, command):
+    for arguments in (PODS[kind]["containers"][0]["args"], SERVICES[kind]["command"]):
+        assert arguments[:2] == ["dask", kind]
+        assert command.make_context(kind, list(arguments[2:])).args == []

@@ -1,4 +1,4 @@
-"""The books of jobs: any order of messages, what is counted once, and the time left."""
+"""The board of jobs: messages in any order, what is counted once, and the remaining time."""
 
 import numpy as np
 import pytest
@@ -10,19 +10,18 @@ from bigkernel.events.board import ENDED_JOBS, Board
 from bigkernel.events.progress import Progress
 from bigkernel.streaming.plan import Receipt, leaf, merge_tree, spans
 
-PLAN = {"rows": 400, "flops": 4e6}
 
-
-def progress(**changes):
-    """A sweep of four segments of a hundred rows."""
-    return Progress("t", "moments", "dask", START, PLAN, [100, 200, 300, 400], **changes)
+def progress(count=4, rows=100, **options):
+    """A sweep of `count` segments of `rows` rows, of 10,000 operations each."""
+    plan = {"rows": count * rows, "flops": 1e4 * count * rows}
+    return Progress("t", "moments", "dask", START, plan, [rows * (i + 1) for i in range(count)], **options)
 
 
 def receipt(index, *, resumed=False, worker="w", elapsed=1.0, starts=1, stages=None):
-    about = {"worker": worker, "elapsed": elapsed, "starts": starts, "resumed": resumed, "peak_bytes": 100 + index}
+    fields = {"worker": worker, "elapsed": elapsed, "starts": starts, "resumed": resumed, "peak_bytes": 100 + index}
     seconds = {"gram": elapsed} if stages is None else stages
-    found = Receipt(leaf(index), 100 * index, 100 * index + 100, seconds=seconds, **about)
-    return {"kind": "segment", "receipt": found.to_json()}
+    segment = Receipt(leaf(index), 100 * index, 100 * index + 100, seconds=seconds, **fields)
+    return {"kind": "segment", "receipt": segment.to_json()}
 
 
 def running(index, worker="w"):
@@ -33,26 +32,20 @@ def states(sweep):
     return "".join(sweep.states)
 
 
-def test_a_segment_goes_from_waiting_over_running_and_published_to_merged():
+def test_a_segment_is_waiting_then_running_then_published_then_merged():
     sweep = progress()
-    seen = [states(sweep)]
-    for message in (
-        running(0),
-        {**running(0), "kind": "pulse", "rows": 40},
-        receipt(0),
-        running(1),
-        receipt(1),
-        {"kind": "merged", "node": "1-0"},
-    ):
+    history = [states(sweep)]
+    pulse, merged = {**running(0), "kind": "pulse", "rows": 40}, {"kind": "merged", "node": "1-0"}
+    for message in (running(0), pulse, receipt(0), running(1), receipt(1), merged):
         sweep.apply(message, START + 1)
-        seen.append(states(sweep))
-    assert seen == ["wwww", "rwww", "rwww", "pwww", "prww", "ppww", "mmww"]
+        history.append(states(sweep))
+    assert history == ["wwww", "rwww", "rwww", "pwww", "prww", "ppww", "mmww"]
     assert (sweep.rows_done, sweep.rows_under_way, sweep.done) == (200, 0, 2)
 
 
-def test_a_segment_whose_worker_died_is_begun_again_and_counted():
+def test_a_running_segment_of_a_lost_worker_is_retried_and_a_waiting_one_is_not():
     sweep = progress()
-    for message in (running(0), {"kind": "released", "node": leaf(0)}):
+    for message in (running(0), {"kind": "released", "node": leaf(0)}, {"kind": "released", "node": leaf(3)}):
         sweep.apply(message, START)
     assert states(sweep) == "awww"
     sweep.apply(running(0, "other"), START)
@@ -62,25 +55,16 @@ def test_a_segment_whose_worker_died_is_begun_again_and_counted():
     assert states(sweep) == "pwww"
 
 
-def test_a_task_that_had_not_begun_when_its_worker_died_was_not_tried():
-    sweep = progress()
-    sweep.apply({"kind": "released", "node": leaf(3)}, START)
-    assert states(sweep) == "wwww"
+@pytest.mark.parametrize("run, expected", [("", ("aaww", 0, 0)), ("kept", ("mmww", 200, 1))])
+def test_segments_of_a_lost_merge_are_retried_unless_a_run_holds_them(run, expected):
+    sweep = progress(run=run)
+    merge = [{"kind": kind, "node": "1-0"} for kind in ("merged", "released")]
+    for message in (running(0), receipt(0), running(1), receipt(1), *merge):
+        sweep.apply(message, START)
+    assert (states(sweep), sweep.rows_done, len(sweep.merged_nodes)) == expected
 
 
-def test_a_lost_merge_takes_its_segments_back_unless_a_run_has_them():
-    for run, expected in (("", "aaww"), ("kept", "mmww")):
-        sweep = progress(run=run)
-        for i in (0, 1):
-            sweep.apply(running(i), START)
-            sweep.apply(receipt(i), START)
-        sweep.apply({"kind": "merged", "node": "1-0"}, START)
-        sweep.apply({"kind": "released", "node": "1-0"}, START)
-        assert states(sweep) == expected
-        assert (sweep.rows_done, len(sweep.merged_nodes)) == ((200, 1) if run else (0, 0))
-
-
-def test_a_receipt_that_comes_twice_counts_once():
+def test_a_repeated_receipt_counts_once():
     sweep = progress()
     bare = receipt(1, worker="", stages={}, elapsed=0.0)
     for message in (bare, receipt(1), receipt(1)):
@@ -88,7 +72,7 @@ def test_a_receipt_that_comes_twice_counts_once():
     assert (sweep.rows_done, sweep.stage_seconds, sweep.workers["w"].segments) == (100, {"gram": 1.0}, 1)
 
 
-def test_resumed_segments_are_done_but_are_no_work_of_this_sweep():
+def test_resumed_segments_are_done_but_not_counted_as_work_of_this_sweep():
     sweep = progress()
     for i in range(2):
         sweep.apply(receipt(i, resumed=True), START)
@@ -99,39 +83,37 @@ def test_resumed_segments_are_done_but_are_no_work_of_this_sweep():
     assert sweep.snapshot(START + 10)["resumed"] == [0, 1]
 
 
-def test_a_failed_sweep_says_so_and_what_was_under_way_is_not():
+def test_a_failed_sweep_shows_its_error_and_no_running_segments():
     sweep = progress()
     sweep.apply(running(0), START)
     sweep.apply({"kind": "failed", "node": leaf(1)}, START)
     sweep.apply({"kind": "sweep_ended", "seconds": 3.0, "error": "DataError: row 7"}, START + 3)
-    found = sweep.snapshot(START + 60)
-    assert (found["state"], found["error"], found["states"][1]) == ("failed", "DataError: row 7", "f")
-    assert found["elapsed_seconds"] == 3
-    assert found["fractions"] == {}
+    shown = sweep.snapshot(START + 60)
+    assert (shown["state"], shown["error"], shown["states"][1]) == ("failed", "DataError: row 7", "f")
+    assert (shown["elapsed_seconds"], shown["fractions"]) == (3, {})
 
 
-def test_the_time_left_comes_from_the_rate_and_its_ends_from_how_segments_differ():
-    alike, unlike = progress(), progress()
+def test_the_remaining_time_follows_the_rate_and_its_bounds_the_variation_of_segments():
+    equal, varying = progress(), progress()
     for i in range(3):
-        alike.apply(receipt(i), START + 1 + i)
-        unlike.apply(receipt(i, elapsed=(0.5, 1.0, 1.5)[i]), START + 1 + i)
-    assert alike.left(START + 3) == pytest.approx((1, 1, 1))
-    expected, low, high = unlike.left(START + 3)
+        equal.apply(receipt(i), START + 1 + i)
+        varying.apply(receipt(i, elapsed=(0.5, 1.0, 1.5)[i]), START + 1 + i)
+    assert equal.left(START + 3) == pytest.approx((1, 1, 1))
     # two standard deviations 0.5 of the mean of three and of the one to come
     spread = 2 * 0.5 * np.sqrt(1 / 3 + 1)
-    assert (expected, low, high) == pytest.approx((1, max(0, 1 - spread), 1 + spread))
+    assert varying.left(START + 3) == pytest.approx((1, max(0, 1 - spread), 1 + spread))
 
 
-def test_nothing_is_said_of_the_time_left_before_anything_is_known():
+def test_the_remaining_time_is_unknown_until_rows_are_done():
     sweep = progress()
     assert sweep.left(START + 5) is None
     sweep.apply({**running(0), "kind": "pulse", "rows": 50}, START + 5)
     assert sweep.left(START + 5) == pytest.approx((35, 17.5, 70))
 
 
-def test_the_rate_over_time_spans_the_whole_sweep_in_a_bounded_number_of_points():
+def test_the_rate_history_covers_the_whole_sweep_in_a_bounded_number_of_points():
     count = 3000
-    sweep = Progress("t", "x", "dask", START, {"rows": count, "flops": 2.0 * count}, list(range(1, count + 1)))
+    sweep = progress(count, rows=1)
     for i in range(count):
         sweep.apply(receipt(i), START + 2 * (i + 1))
     history = sweep.snapshot(START + 2 * count)["rate_history"]
@@ -139,97 +121,83 @@ def test_the_rate_over_time_spans_the_whole_sweep_in_a_bounded_number_of_points(
     times, rates = np.array(history).T
     assert np.all(np.diff(times) > 0)
     assert times[-1] > 2 * count * 0.97
-    np.testing.assert_allclose(rates, 1.0)
+    np.testing.assert_allclose(rates, 5000.0)
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 40))
-def test_messages_in_any_order_end_in_the_same_books(random, count):
-    found = []
-    told = [running(i) for i in range(count)] + [receipt(i) for i in range(count)]
-    told += [{"kind": "merged", "node": node} for node, _, _ in merge_tree(count)]
+def test_messages_in_any_order_give_the_same_progress(random, count):
+    results = []
+    updates = [running(i) for i in range(count)] + [receipt(i) for i in range(count)]
+    updates += [{"kind": "merged", "node": node} for node, _, _ in merge_tree(count)]
     for _ in range(2):
-        random.shuffle(told)
-        sweep = Progress("t", "x", "dask", START, {"rows": count, "flops": 1.0}, list(range(1, count + 1)))
-        for message in told:
+        random.shuffle(updates)
+        sweep = progress(count, rows=1)
+        for message in updates:
             sweep.apply(message, START + 1)
-        found.append((states(sweep), sweep.rows_done, sweep.done, sweep.rows_under_way, len(sweep.merged_nodes)))
-    assert found[0] == found[1]
-    assert found[0][1:] == (count, count, 0, count - 1)
+        results.append((states(sweep), sweep.rows_done, sweep.done, sweep.rows_under_way, len(sweep.merged_nodes)))
+    assert results[0] == results[1]
+    assert results[0][1:] == (count, count, 0, count - 1)
 
 
 @given(st.integers(1, 200))
-def test_spans_of_the_tree_are_those_of_its_merges(count):
-    found = spans(count)
-    assert len(found) == 2 * count - 1
+def test_the_span_of_a_merge_joins_those_of_its_children(count):
+    span = spans(count)
+    assert len(span) == 2 * count - 1
     for node, left, right in merge_tree(count):
-        assert (found[node], found[left][1]) == ((found[left][0], found[right][1]), found[right][0])
+        assert (span[node], span[left][1]) == ((span[left][0], span[right][1]), span[right][0])
 
 
 SEGMENTS = 13
-STOPS = [10 * (i + 1) for i in range(SEGMENTS)]
 
 
-def thirteen():
-    return Progress("s", "moments", "dask", 0.0, {"rows": STOPS[-1], "flops": 1.0}, STOPS)
-
-
-def anything(seed):
-    """What a scheduler may tell, in any order: begins, pulses, finished tasks, merges and losses."""
+def random_messages(seed):
+    """Messages of a scheduler in any order: started, running, finished, merged, lost and failed tasks."""
     rng = np.random.default_rng(seed)
     nodes = [node for node, _, _ in merge_tree(SEGMENTS)]
     for _ in range(300):
-        leaf = f"0-{rng.integers(SEGMENTS)}"
         kind = str(rng.choice(["running", "pulse", "pulse", "published", "merged", "released", "failed"]))
-        message = {"kind": kind, "sweep": "s", "node": leaf}
+        message = {"kind": kind, "node": f"0-{rng.integers(SEGMENTS)}"}
         if kind in ("running", "pulse"):
             rows = 0 if kind == "running" else int(rng.integers(1, 10))
-            spent = {"gram": rows / 8}
-            message |= {"worker": f"w{rng.integers(3)}", "rows": rows, "peak_bytes": 1, "seconds": spent}
+            message |= {"worker": f"w{rng.integers(3)}", "rows": rows, "seconds": {"gram": rows / 8}}
         elif kind == "merged" or (kind == "released" and rng.random() < 0.5):
             message["node"] = str(rng.choice(nodes))
         yield message
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_rows_under_way_and_what_runs_where_are_those_of_the_running_segments(seed):
-    books = thirteen()
-    for message in anything(seed):
-        books.apply(message, 1.0)
-        shown = books.snapshot(1.0)
-        counted = sum(round(10 * fraction) for fraction in shown["fractions"].values())
-        assert shown["rows_under_way"] == books.rows_under_way == counted
-        assert shown["stage_seconds"].get("gram", 0.0) == counted / 8
+def test_figures_are_those_of_running_segments_and_a_lost_merge_undoes_those_below_it(seed):
+    sweep, span = progress(SEGMENTS, rows=10), spans(SEGMENTS)
+    for message in random_messages(seed):
+        before = set(sweep.merged_nodes)
+        sweep.apply(message, START)
+        shown = sweep.snapshot(START)
+        running_rows = sum(round(10 * fraction) for fraction in shown["fractions"].values())
+        assert shown["rows_under_way"] == sweep.rows_under_way == running_rows
+        assert shown["stage_seconds"].get("gram", 0.0) == running_rows / 8
         assert shown["rows_merged"] == 10 * shown["states"].count("m")
         for worker, share in shown["workers"].items():
             assert share["running"] == [int(i) for i, where in shown["running_on"].items() if where == worker]
-    books.apply({"kind": "sweep_ended", "sweep": "s", "seconds": 1.0}, 2.0)
-    assert books.rows_under_way == 0
-    assert books.snapshot(2.0)["stage_seconds"].get("gram", 0.0) == 0
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_lost_sum_takes_back_the_merges_below_it_and_no_others(seed):
-    books, span = thirteen(), spans(SEGMENTS)
-    for message in anything(seed):
-        before = set(books.merged_nodes)
-        books.apply(message, 1.0)
         if message["kind"] == "released":
             first, stop = span[message["node"]]
             kept = {node for node in before if not first <= span[node][0] <= span[node][1] <= stop}
-            assert books.merged_nodes == kept
+            assert sweep.merged_nodes == kept
+    sweep.apply({"kind": "sweep_ended", "seconds": 1.0}, START + 1)
+    assert sweep.rows_under_way == 0
+    assert sweep.snapshot(START + 1)["stage_seconds"].get("gram", 0.0) == 0
 
 
 # ---------------------------------------------------------------- jobs
 
 
-def board_of(told):
+def board_of(timed):
     board = Board()
-    for message, now in told:
+    for message, now in timed:
         board.apply(message, now)
     return board
 
 
-def test_a_simulated_job_is_told_whole():
+def test_a_finished_job_has_all_its_segments_merges_workers_and_totals():
     board = board_of(messages(60, 5, finished=True))
     (job,) = board.snapshot(START + 1e4)["jobs"]
     (sweep,) = job["sweeps"]
@@ -245,7 +213,7 @@ def test_a_simulated_job_is_told_whole():
     assert board.totals["jobs"] == {"finished": 1}
 
 
-def test_messages_of_unknown_jobs_sweeps_segments_and_kinds_change_nothing():
+def test_messages_of_an_unknown_job_sweep_segment_or_kind_change_nothing():
     board = board_of(messages(8, 2))
     sweep = board.snapshot(START)["jobs"][0]["sweeps"][0]["token"]
     board.apply({"kind": "note", "sweep": sweep, "text": "a point of the rate over time"}, START + 99)
@@ -260,11 +228,11 @@ def test_messages_of_unknown_jobs_sweeps_segments_and_kinds_change_nothing():
         board.apply(message, START + 99)
     after = board.snapshot(START + 99)
     for snapshot in (before, after):
-        snapshot["jobs"][0]["sweeps"][0].pop("rate_history")  # a matter of time, not of messages
+        snapshot["jobs"][0]["sweeps"][0].pop("rate_history")  # depends on the time, not on messages
     assert after == before
 
 
-def test_running_jobs_stand_first_and_few_ended_ones_are_remembered():
+def test_running_jobs_come_first_and_few_ended_jobs_are_kept():
     board = Board()
     for i in range(ENDED_JOBS + 5):
         for message, now in messages(4, 2, job=f"old{i}", finished=True):
@@ -276,7 +244,7 @@ def test_running_jobs_stand_first_and_few_ended_ones_are_remembered():
     assert board.totals["jobs"]["finished"] == ENDED_JOBS + 5
 
 
-def test_what_the_driver_does_between_sweeps_is_a_step_until_it_is_done():
+def test_a_step_between_sweeps_is_shown_until_it_is_done():
     board = board_of(messages(4, 2))
     for done in (1, 2):
         board.apply({"kind": "step", "job": "simulated", "what": "solve", "done": done, "total": 2}, START)

@@ -1,4 +1,4 @@
-"""Who hears a job: the journal of a run, what a cut or damaged line costs, sinks that fail, and jobs inside jobs."""
+"""Events of a job: the journal of its run, truncated lines, sinks that fail, and how jobs end."""
 
 import os
 
@@ -37,8 +37,21 @@ def kinds(run):
 
 
 def jobs(run):
-    """The snapshot of the jobs in a journal, the first one first."""
+    """Snapshots of the jobs in a journal, in the order of their start."""
     return sorted(gather(run)["jobs"], key=lambda job: job["started"])
+
+
+def events_of(action):
+    events = []
+    with observe(events.append):
+        action()
+    return events
+
+
+def truncate(run):
+    """End the journal of a run in an incomplete line."""
+    with open(run / NAME, "a") as file:
+        file.write('{"time": 1, "kind": "note", "text": "cut o')
 
 
 def test_a_fit_leaves_every_step_in_the_journal_of_its_run(tmp_path):
@@ -46,13 +59,13 @@ def test_a_fit_leaves_every_step_in_the_journal_of_its_run(tmp_path):
     with small, executing("threads", run=tmp_path / "run", command=["bigkernel", "fit", "a b"]):
         KernelRidge(**MODEL).fit(X, Y)
         emit(Figures("fit", {"rank": np.int64(20), "bad": float("nan")}))
-    (found,) = jobs(tmp_path / "run")
-    (swept,) = found["sweeps"]
-    assert (found["title"], found["state"]) == ("bigkernel fit 'a b'", "finished")
-    assert found["run"] == str(tmp_path / "run")
-    assert set(found["stage_seconds"]) == {"landmarks", "solve"}
-    assert found["figures"].pop("driver")["blas_threads"] == driver_blas().threads
-    assert found["figures"] == {"fit": {"rank": 20, "bad": None}}
+    (fit,) = jobs(tmp_path / "run")
+    (swept,) = fit["sweeps"]
+    assert (fit["title"], fit["state"]) == ("bigkernel fit 'a b'", "finished")
+    assert fit["run"] == str(tmp_path / "run")
+    assert set(fit["stage_seconds"]) == {"landmarks", "solve"}
+    assert fit["figures"].pop("driver")["blas_threads"] == driver_blas().threads
+    assert fit["figures"] == {"fit": {"rank": 20, "bad": None}}
     assert (swept["what"], swept["state"], swept["rows_done"]) == ("moments", "finished", 400)
     assert swept["states"] == "m" * len(swept["stops"])
     assert swept["merges_done"] == swept["merges"] == len(swept["stops"]) - 1
@@ -65,51 +78,41 @@ def test_with_monitoring_off_a_run_has_neither_journal_nor_report(tmp_path):
     assert {path.name for path in (tmp_path / "run").iterdir()}.isdisjoint({NAME, "report.html"})
 
 
-def test_a_journal_is_read_on_from_where_it_was_left(tmp_path):
+def test_reading_a_journal_continues_from_a_position_and_ignores_an_incomplete_line(tmp_path):
     journal = Journal(tmp_path, Scope())
     journal(JobStarted("one"))
-    ((first, place),) = read(tmp_path)
+    ((first, position),) = read(tmp_path)
     journal(Note("two"))
-    assert [message["text"] for message, _ in read(tmp_path, start=place)] == ["two"]
+    assert [message["text"] for message, _ in read(tmp_path, start=position)] == ["two"]
     journal.close()
-    with open(tmp_path / NAME, "a") as file:
-        file.write('{"time": 1, "kind": "note", "text": "cut o')
+    truncate(tmp_path)
     assert kinds(tmp_path) == ["job_started", "note"]
     assert first["title"] == "one"
 
 
-def test_what_comes_after_a_line_that_was_cut_off_is_read(tmp_path):
+def test_messages_after_an_incomplete_line_are_read(tmp_path):
     with executing("serial", run=tmp_path, command=["first"]):
         sweep(as_rows(X), Sums(3), what="one")
-    with open(tmp_path / NAME, "a") as file:
-        file.write('{"time": 1, "kind": "note", "text": "cut o')
+    truncate(tmp_path)
     with executing("serial", run=tmp_path, command=["second"]):
         sweep(as_rows(X), Sums(3), what="two")
     assert [(job["title"], job["state"]) for job in jobs(tmp_path)] == [("first", "finished"), ("second", "finished")]
 
 
-def test_sweeps_of_one_job_with_runs_of_their_own_have_journals_of_their_own(tmp_path):
+def test_sweeps_of_a_job_with_separate_runs_have_separate_journals(tmp_path):
     with executing("serial"):
-        for i in range(5):
+        for i in range(3):
             sweep(as_rows(X), Sums(3), run=tmp_path / str(i), what=f"sweep {i}")
-        held = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
-        assert not [path for path in held if path.endswith(NAME)]
-    for i in range(5):
-        (found,) = jobs(tmp_path / str(i))
-        assert [one["what"] for one in found["sweeps"]] == [f"sweep {i}"]
-        assert found["state"] == "finished"
+        open_files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+        assert not [path for path in open_files if path.endswith(NAME)]
+    for i in range(3):
+        (one,) = jobs(tmp_path / str(i))
+        assert [swept["what"] for swept in one["sweeps"]] == [f"sweep {i}"]
+        assert one["state"] == "finished"
         assert (tmp_path / str(i) / "report.html").is_file()
 
 
-def test_a_script_that_exits_well_has_finished():
-    def leave(code):
-        with pytest.raises(SystemExit), job("script"):
-            raise SystemExit(code)
-
-    assert [heard(lambda code=code: leave(code))[-1].state for code in (0, None, 3)] == ["finished"] * 2 + ["failed"]
-
-
-def test_merges_that_a_resume_finds_are_not_told_as_its_work(tmp_path):
+def test_seconds_of_merges_before_a_resume_are_not_counted_again(tmp_path):
     with dask.config.set({"bigkernel.chunk-bytes": 1024}):
         sweep(as_rows(X), Sums(3), client="serial", run=tmp_path)
         again = sweep(as_rows(X), Sums(3), client="serial", run=tmp_path, resume=True)
@@ -119,7 +122,7 @@ def test_merges_that_a_resume_finds_are_not_told_as_its_work(tmp_path):
     assert again.merge_seconds == 0
 
 
-def test_pulses_of_one_segment_are_written_now_and_then_only(tmp_path):
+def test_frequent_pulses_of_a_segment_are_written_once(tmp_path):
     journal = Journal(tmp_path, Scope())
     for rows in range(0, 1000, 10):
         journal(Pulse("0-0", rows, "w"))
@@ -149,68 +152,67 @@ def test_a_report_that_cannot_be_written_ends_no_job(tmp_path, caplog):
 # ---------------------------------------------------------------- jobs
 
 
-def heard(action):
-    events = []
-    with observe(events.append):
-        action()
-    return events
-
-
 def test_a_search_is_one_job_with_all_its_sweeps():
     search = SweepSearchCV(KernelRidge(**MODEL), {"alpha": [0.1, 1.0]}, cv=2)
-    events = heard(lambda: search.fit(X, Y))
+    events = events_of(lambda: search.fit(X, Y))
     assert [event.title for event in events if isinstance(event, JobStarted)] == ["SweepSearchCV.fit"]
     assert sum(isinstance(event, SweepStarted) for event in events) >= 1
 
 
-def test_how_a_job_ends_is_told_with_the_error():
+@pytest.mark.parametrize(
+    "error, end",
+    [
+        (SystemExit(0), JobEnded("finished")),
+        (SystemExit(), JobEnded("finished")),
+        (SystemExit(3), JobEnded("failed", "SystemExit: 3")),
+        (ZeroDivisionError("division by zero"), JobEnded("failed", "ZeroDivisionError: division by zero")),
+        (KeyboardInterrupt(), JobEnded("interrupted")),
+    ],
+    ids=repr,
+)
+def test_the_end_of_a_job_has_its_state_and_error(error, end):
     def fail():
-        with pytest.raises(ZeroDivisionError), job("division"):
-            1 / 0
+        with pytest.raises(type(error)), job("a title"):
+            raise error
 
-    def stop():
-        with pytest.raises(KeyboardInterrupt), job("stopped"):
-            raise KeyboardInterrupt
-
-    assert heard(fail) == [JobStarted("division"), JobEnded("failed", "ZeroDivisionError: division by zero")]
-    assert heard(stop) == [JobStarted("stopped"), JobEnded("interrupted")]
+    assert events_of(fail) == [JobStarted("a title"), end]
 
 
-def test_a_sweep_that_fails_tells_it_before_its_job_does(tmp_path):
+def test_the_error_of_a_sweep_comes_before_the_end_of_its_job(tmp_path):
     failing = Sums(3, FailingDisk(str(tmp_path / "noted"), 0, times=10**6))
 
     def fail():
         with pytest.raises(DataError):
             sweep(as_rows(X), failing, client="serial")
 
-    *_, ended, last = heard(fail)
+    *_, ended, last = events_of(fail)
     assert isinstance(ended, SweepEnded)
     assert ended.error.startswith("DataError: ")
     assert last.state == "failed"
 
 
-def test_a_sink_that_comes_late_is_told_what_was_said_before_the_first_sweep():
-    told = []
+def test_a_late_sink_receives_earlier_events_and_a_second_one_of_its_name_is_ignored():
+    received = []
     with job("late") as scope:
         emit(Note("before"))
-        scope.add_sink("x", told.append)
-        scope.add_sink("x", print)  # one of a name
+        scope.add_sink("x", received.append)
+        scope.add_sink("x", print)
         emit(Note("after"))
-    assert told == [JobStarted("late"), Note("before"), Note("after"), JobEnded("finished")]
+    assert received == [JobStarted("late"), Note("before"), Note("after"), JobEnded("finished")]
 
 
 def test_a_sink_that_fails_is_dropped_with_one_warning():
     def broken(event):
-        raise OSError("gone")
+        raise OSError("full")
 
     with job("x") as scope:
-        with pytest.warns(RuntimeWarning, match=r"that failed: OSError\('gone'\)"):
+        with pytest.warns(RuntimeWarning, match=r"that failed: OSError\('full'\)"):
             scope.add_sink("broken", broken)
         emit(Note("again"))
     assert not scope.sinks
 
 
-def test_sinks_are_closed_whatever_they_raise():
+def test_a_sink_that_fails_to_close_warns():
     order = []
 
     class Closing:
@@ -221,11 +223,11 @@ def test_sinks_are_closed_whatever_they_raise():
             order.append("closed")
             raise OSError("late")
 
-    def closing():
+    def run():
         with job("x") as scope:
             scope.add_sink("closing", Closing())
             scope.add_sink("other", lambda event: None)
 
     with pytest.warns(RuntimeWarning, match="late"):
-        closing()
+        run()
     assert order == ["JobStarted", "JobEnded", "closed"]

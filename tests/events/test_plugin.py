@@ -1,8 +1,9 @@
-"""The scheduler's part without a cluster: what it takes for lost, failed or shown; and the post between the two."""
+"""The monitor of a scheduler and the messages of a driver to it, both without a cluster."""
 
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -19,10 +20,10 @@ class FakeScheduler:
     """What `Monitor` uses of a scheduler."""
 
     def __init__(self):
-        self.tasks, self.told = {}, []
+        self.tasks, self.logged = {}, []
 
     def log_event(self, topic, message):
-        self.told.append((topic, message))
+        self.logged.append((topic, message))
 
 
 def key(node, kind="segment"):
@@ -31,90 +32,94 @@ def key(node, kind="segment"):
 
 @pytest.fixture
 def monitor():
-    """Four segments of ten rows, all running."""
-    found = Monitor()
-    asyncio.run(found.start(FakeScheduler()))
-    about = {"job": "j", "sweep": "tok"}
-    started = {"what": "x", "executor": "dask", "run": "", "planned_bytes": 0}
-    steps = {"plan": {"rows": 40, "flops": 40.0}, "stops": [10, 20, 30, 40]}
-    told = [
+    """A monitor of four running segments of ten rows."""
+    started = Monitor()
+    asyncio.run(started.start(FakeScheduler()))
+    common = {"job": "j", "sweep": "tok"}
+    sweep = {"what": "x", "executor": "dask", "run": "", "planned_bytes": 0, "stops": [10, 20, 30, 40]}
+    messages = [
         {"kind": "job_started", "job": "j", "title": "t", "run": "", "host": "h", "pid": 1, "driver": "Client-1"},
-        {"kind": "sweep_started", **about, **started, **steps},
+        {"kind": "sweep_started", **common, **sweep, "plan": {"rows": 40, "flops": 40.0}},
         {"kind": "listen", "sweep": "tok", "driver": "Client-1"},
-        *({"kind": "running", **about, "node": f"0-{i}", "worker": "w", "rows": 0} for i in range(4)),
+        *({"kind": "running", **common, "node": f"0-{i}", "worker": "w", "rows": 0} for i in range(4)),
     ]
-    found.log_event(TOPIC, {"messages": told})
-    return found
+    started.log_event(TOPIC, {"messages": messages})
+    return started
 
 
 def sweep_of(monitor):
     return monitor.board.jobs["j"].sweeps["tok"]
 
 
+def states(monitor):
+    return "".join(sweep_of(monitor).states)
+
+
 def done(monitor, node, kind="segment"):
     monitor.transition(key(node, kind), "processing", "memory")
 
 
-def lose(monitor, under_way=(), held=()):
-    tasks = {"processing-tasks": list(under_way), "lost-computed-tasks": list(held)}
+def lose_worker(monitor, running=(), results=()):
+    tasks = {"processing-tasks": list(running), "lost-computed-tasks": list(results)}
     monitor.log_event("all", {"action": "remove-worker", "worker": "w", "stimulus_id": "cleanup", **tasks})
 
 
-def test_a_worker_that_dies_at_a_merge_takes_no_segment_back(monitor):
+def test_a_worker_lost_at_a_merge_costs_no_segment(monitor):
     for i in range(4):
         done(monitor, f"0-{i}")
     done(monitor, "1-0", "merge")
-    lose(monitor, under_way=[key("1-1", "merge")])
-    assert "".join(sweep_of(monitor).states) == "mmpp"
+    lose_worker(monitor, running=[key("1-1", "merge")])
+    assert states(monitor) == "mmpp"
     assert monitor.board.totals["rows"] == {"computed": 40}
 
 
-def test_what_only_a_lost_worker_held_is_done_again(monitor):
+def test_results_of_a_lost_worker_are_computed_again(monitor):
     for i in range(4):
         done(monitor, f"0-{i}")
     done(monitor, "1-0", "merge")
-    lose(monitor, held=[key("1-0", "merge"), key("0-3")])
-    assert "".join(sweep_of(monitor).states) == "aapa"
+    lose_worker(monitor, results=[key("1-0", "merge"), key("0-3")])
+    assert states(monitor) == "aapa"
 
 
-def test_a_driver_is_told_of_every_lost_worker_and_of_merges(monitor):
+def test_a_driver_receives_lost_workers_and_merges(monitor):
+    tasks = [key("0-2"), "another client's"]
     done(monitor, "1-0", "merge")
-    lose(monitor, under_way=[key("0-2"), "somebody-else's"])
-    told = monitor._scheduler.told
-    assert {topic for topic, _ in told} == {"bigkernel-Client-1"}
-    assert told[-2][1] == {"kind": "merged", "sweep": "tok", "node": "1-0"}
-    lost = told[-1][1]
-    assert (lost["kind"], lost["worker"], lost["under_way"]) == ("worker_lost", "w", [key("0-2"), "somebody-else's"])
+    lose_worker(monitor, running=tasks)
+    logged = monitor._scheduler.logged
+    assert {topic for topic, _ in logged} == {"bigkernel-Client-1"}
+    (_, merged), (_, lost) = logged[-2:]
+    assert merged == {"kind": "merged", "sweep": "tok", "node": "1-0"}
+    assert (lost["kind"], lost["worker"], lost["under_way"]) == ("worker_lost", "w", tasks)
 
 
-def erred(monitor, name, blamed):
+def fail(monitor, name, blamed):
     monitor._scheduler.tasks[name] = SimpleNamespace(state="erred", exception_blame=SimpleNamespace(key=blamed))
     monitor.transition(name, "processing", "erred")
 
 
-def test_one_failed_segment_is_shown_as_one(monitor):
+def test_merges_of_a_failed_segment_are_not_failed_segments(monitor):
     done(monitor, "0-0")
     for name in (key("0-1"), key("1-0", "merge"), key("2-0", "merge")):
-        erred(monitor, name, key("0-1"))
-    assert "".join(sweep_of(monitor).states) == "pfrr"
+        fail(monitor, name, key("0-1"))
+    assert states(monitor) == "pfrr"
 
 
-def test_a_segment_that_is_given_up_with_its_worker_stays_failed(monitor):
-    erred(monitor, key("0-1"), key("0-1"))
-    lose(monitor, under_way=[key("0-1"), key("0-2")])
-    assert "".join(sweep_of(monitor).states) == "rfar"
+def test_a_failed_segment_of_a_lost_worker_stays_failed(monitor):
+    fail(monitor, key("0-1"), key("0-1"))
+    lose_worker(monitor, running=[key("0-1"), key("0-2")])
+    assert states(monitor) == "rfar"
 
 
-def test_one_strange_message_costs_itself_alone(monitor, caplog):
-    about = {"job": "j", "sweep": "tok"}
-    batch = [{"kind": "segment", **about}, 7, {"kind": "pulse", **about, "node": "0-0", "rows": 5, "worker": "w"}]
+def test_a_malformed_message_is_logged_once_and_others_are_applied(monitor, caplog):
+    common = {"job": "j", "sweep": "tok"}
+    batch = [{"kind": "segment", **common}, 7, {"kind": "pulse", **common, "node": "0-0", "rows": 5, "worker": "w"}]
     for _ in range(3):
         monitor.log_event(TOPIC, {"messages": batch})
     assert sweep_of(monitor).rows_under_way == 5
     assert len(caplog.records) == 1
 
 
-def test_a_driver_that_is_gone_has_lost_its_job(monitor):
+def test_a_job_is_lost_with_its_driver(monitor):
     monitor.log_event(TOPIC, {"messages": [{"kind": "note", "job": "j", "text": "x", "driver": "Client-1"}]})
     monitor.remove_client(None, "Client-2")
     assert monitor.board.jobs["j"].state == "running"
@@ -123,11 +128,11 @@ def test_a_driver_that_is_gone_has_lost_its_job(monitor):
     assert not monitor._drivers
 
 
-# ---------------------------------------------------------------- the driver's post
+# ---------------------------------------------------------------- messages of the driver
 
 
 class FakeClient:
-    """What `Relay` uses of a client: an event loop, and a scheduler that takes its time or fails."""
+    """What `Relay` uses of a client: an event loop, and a scheduler that is slow or fails."""
 
     def __init__(self, seconds=0.001, failures=0):
         self.id, self.status, self.scheduler, self.batches = "Client-1", "running", self, []
@@ -167,19 +172,19 @@ class FakeClient:
 
 @pytest.fixture
 def client():
-    found = FakeClient()
-    yield found
-    found.stop()
+    started = FakeClient()
+    yield started
+    started.stop()
 
 
 @pytest.fixture
-def unhurried(monkeypatch):
-    """Pauses and waits that a slow machine is not taken for."""
+def long_waits(monkeypatch):
+    """Pauses and waits so long that even a slow machine does not reach them."""
     monkeypatch.setattr("bigkernel.events.sinks._EVERY_SECONDS", 60)
     monkeypatch.setattr("bigkernel.events.sinks._FLUSH_SECONDS", 60)
 
 
-def test_messages_arrive_in_order_and_the_end_of_a_job_waits_for_no_pause(client, unhurried):
+def test_messages_arrive_in_order_and_the_end_of_a_job_interrupts_the_pause(client, long_waits):
     relay = Relay(client, Scope())
     relay(JobStarted("x"))
     wait_until(lambda: client.batches)  # the sender pauses
@@ -191,32 +196,29 @@ def test_messages_arrive_in_order_and_the_end_of_a_job_waits_for_no_pause(client
     assert [message.get("text") for batch in client.batches for message in batch] == [None, *map(str, range(50))]
 
 
-def test_the_scheduler_knows_who_listens_before_anything_can_happen(client, unhurried):
+def test_listen_returns_after_the_scheduler_has_registered_the_listener(client, long_waits):
     client.seconds = 0.1
     leave = listen(client, "a sweep", print)
     assert client.batches == [[{"kind": "listen", "sweep": "a sweep", "driver": client.id}]]
     leave()
 
 
-def test_sweeps_that_begin_at_once_share_what_hears_for_them(client, monkeypatch):
-    made, subscribe = [], client.subscribe_topic
+def test_sweeps_that_start_at_the_same_time_share_one_subscription(client, monkeypatch):
+    handlers, subscribe = [], client.subscribe_topic
 
-    def slowly(topic, handler):
-        made.append(handler)
+    def slow_subscribe(topic, handler):
+        handlers.append(handler)
         time.sleep(0.1)
         subscribe(topic, handler)
 
-    monkeypatch.setattr(client, "subscribe_topic", slowly)
-    threads = [threading.Thread(target=listen, args=(client, name, print)) for name in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert len(made) == 1
-    assert set(made[0].__self__.listeners) == {"a", "b"}
+    monkeypatch.setattr(client, "subscribe_topic", slow_subscribe)
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda name: listen(client, name, print), "ab"))
+    assert len(handlers) == 1
+    assert set(handlers[0].__self__.listeners) == {"a", "b"}
 
 
-def test_what_a_slow_scheduler_did_not_take_is_sent_again(client):
+def test_messages_that_the_scheduler_refused_are_sent_again(client):
     client.failures = 2
     relay = Relay(client, Scope())
     relay(JobStarted("x"))
@@ -226,7 +228,7 @@ def test_what_a_slow_scheduler_did_not_take_is_sent_again(client):
     assert client.kinds == ["job_started", "note"]
 
 
-def test_a_cluster_that_is_gone_holds_up_no_job(client, unhurried):
+def test_a_closed_client_delays_no_job(client, long_waits):
     client.status = "closed"
     relay = Relay(client, Scope())
     relay(Note("x"))
@@ -236,7 +238,7 @@ def test_a_cluster_that_is_gone_holds_up_no_job(client, unhurried):
     assert client.batches == []
 
 
-def test_figures_stay_off_the_scheduler_and_merges_travel_only_where_it_does_not_know_them(client):
+def test_the_scheduler_gets_no_figures_and_merges_of_threads_alone(client):
     steps = plan((0, 10, 20), 3, 4, Footprint(1.0, 8, 8))
     relay = Relay(client, Scope())
     for executor in ("dask", "threads"):
@@ -247,14 +249,14 @@ def test_figures_stay_off_the_scheduler_and_merges_travel_only_where_it_does_not
     assert client.kinds == ["sweep_started", "sweep_started", "merged"]
 
 
-def test_a_page_may_be_polled_while_a_long_search_runs():
+def test_the_board_keeps_few_sweeps_of_a_long_search():
     board = Monitor().board
-    told = list(messages(20, 2, job="j", finished=True))
-    start, *middle = [(message, now) for message, now in told if message["kind"] != "job_ended"]
-    board.apply(*start)
+    first, *others = messages(20, 2, job="j", finished=True)
+    board.apply(*first)
     for i in range(40):
-        for message, now in middle:
-            board.apply({**message, "sweep": f"s{i}"}, now)
+        for message, now in others:
+            if message["kind"] != "job_ended":
+                board.apply({**message, "sweep": f"s{i}"}, now)
     (job,) = board.snapshot(now)["jobs"]
     assert len(job["sweeps"]) <= 12
     assert board.totals["sweeps"] == {"finished": 40}

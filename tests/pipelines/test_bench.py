@@ -1,4 +1,4 @@
-"""The benches of sweeps and plan: they run, compare what they say, and their tables fit a terminal."""
+"""The benchmarks: their figures are consistent, and their tables fit a terminal."""
 
 import json
 
@@ -25,11 +25,11 @@ def run(*arguments):
 
 @pytest.fixture
 def where(tmp_path):
-    """Options: random rows, and a directory of the test's own."""
+    """Options for random rows and a directory of the test."""
     return ["--out", tmp_path, "--data", tmp_path / "none"]
 
 
-def test_a_sweep_is_compared_with_its_two_products_and_all_of_its_time_is_told(where, monkeypatch):
+def test_a_sweep_is_compared_with_its_two_products_and_the_stages_add_up_to_its_time(where, monkeypatch):
     monkeypatch.setattr(bench_gram, "GEMM_SIZE", 64)
     options = ["--rows", 3000, "--landmarks", 40, "--repeats", 2, "--seconds", 0.01, "--threads"]
     result = json.loads(run("gram", *where, *options, "--json"))
@@ -47,15 +47,15 @@ def test_a_sweep_is_compared_with_its_two_products_and_all_of_its_time_is_told(w
     assert result["stage_gflops"]["gram"] == pytest.approx(3000 * 40**2 / 1e9 / result["stage_seconds"]["gram"])
 
 
-def test_the_limit_of_workers_is_that_of_each_doing_both_products_in_turn():
+def test_the_limit_is_the_sum_over_workers_that_do_both_products_one_after_the_other():
     fast, slow = {"block": 4.0, "gram": 2.0}, {"block": 2.0, "gram": 1.0}
-    # a row is 8 flops of the one and 2 of the other: 2 s + 1 s, and 4 s + 2 s
-    found = bench_gram.limit_flops_per_second([fast, slow], {"block": 8.0, "gram": 2.0})
-    assert found == pytest.approx(10 / 3 + 10 / 6)
+    # a row takes 8 and 2 flops: 2 s + 1 s, and 4 s + 2 s
+    limit = bench_gram.limit_flops_per_second([fast, slow], {"block": 8.0, "gram": 2.0})
+    assert limit == pytest.approx(10 / 3 + 10 / 6)
 
 
 @pytest.mark.slow
-def test_what_a_pilot_tells_is_compared_with_fits(where):
+def test_the_estimate_of_a_pilot_is_compared_with_fits(where):
     result = json.loads(run("plan", *where, "--rows", 10_000, "--landmarks", "48", "--repeats", 1, "--json"))
     (fit,) = result["fits"]
     assert fit["landmarks"] == 48
@@ -66,7 +66,7 @@ def test_what_a_pilot_tells_is_compared_with_fits(where):
 
 
 @pytest.mark.slow
-def test_peaks_are_told_beside_what_was_announced(where):
+def test_peaks_of_memory_are_compared_with_the_plan(where):
     options = ["--small", 4000, "--large", 8000, "--landmarks", 50, "--sizes", "60", "--sizes-rows", 4000]
     result = json.loads(run("memory", *where, *options, "--json"))
     assert [one["rows"] for one in result["runs"]] == [4000, 8000]
@@ -77,7 +77,7 @@ def test_peaks_are_told_beside_what_was_announced(where):
 
 
 @pytest.mark.slow
-def test_fits_of_all_conditions_are_right_or_say_that_they_are_not(where):
+def test_fits_of_all_condition_numbers_are_right_or_warn(where):
     result = json.loads(run("numbers", *where, "--rows", 500, "--landmarks", 40, "--json"))
     assert result["fits"] == 320
     assert result["silently_wrong"] == 0
@@ -86,7 +86,7 @@ def test_fits_of_all_conditions_are_right_or_say_that_they_are_not(where):
     assert 0.1 < result["estimated_over_error"][2] < 10
 
 
-def test_a_silent_cell_ends_the_command(where, monkeypatch):
+def test_a_silently_wrong_cell_fails_the_command(where, monkeypatch):
     cell = bench_numbers.Cell("ridge", "t", "float32", 1.0, 1.0, 1e3, 0.1, 1e-5, False, "float32", "float32", 1, 0.1)
     monkeypatch.setattr(bench_numbers, "cells", lambda *_: iter([cell]))
     result = CliRunner().invoke(bench, ["numbers", *map(str, where)], env={"COLUMNS": "80"})
@@ -97,13 +97,12 @@ def test_a_silent_cell_ends_the_command(where, monkeypatch):
 
 
 @pytest.mark.slow
-def test_serving_compares_what_predicts_the_same(where, monkeypatch):
+def test_serving_compares_equal_predictions(where, monkeypatch):
     monkeypatch.setattr(bench_serve, "MANY", 7)
     monkeypatch.setattr(bench_serve, "LOADS", 1)
     result = json.loads(run("serve", *where, "--rows", 500, "--landmarks", 40, "--rounds", 2, "--json"))
-    assert [(case["dtype"], case["rows"]) for case in result["cases"]] == [
-        *(("float32", 1), ("float32", 7), ("float64", 1), ("float64", 7))
-    ]
+    cases = [(case["dtype"], case["rows"]) for case in result["cases"]]
+    assert cases == [("float32", 1), ("float32", 7), ("float64", 1), ("float64", 7)]
     assert all(case["ratios"]["numpy"] == 1 for case in result["cases"])
     assert {*result["loading"]} == {"NumPy", "predictor", "model"}
     X = np.random.default_rng(0).random((90, 784))
@@ -111,8 +110,8 @@ def test_serving_compares_what_predicts_the_same(where, monkeypatch):
     assert_array_equal(bench_serve.plain(model, "float64")(X), model.predict(X))
 
 
-def test_the_pictures_of_the_page_are_drawn_from_its_tables():
+def test_the_pictures_of_the_page_are_made_from_its_tables():
     page = (pictures.DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    assert all(drawn.startswith(b"\x89PNG") for drawn in (pictures.peers(page), pictures.mnist(page)))
+    assert all(png.startswith(b"\x89PNG") for png in (pictures.peers(page), pictures.mnist(page)))
     with pytest.raises(ValueError, match="could not convert"):
         pictures.peers(page.replace("| 2.32 |", "| fast |"))

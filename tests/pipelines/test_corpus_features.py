@@ -1,4 +1,4 @@
-"""The batch job with features: choices on training rows, both ways to look at rows."""
+"""The batch job `corpus` with features: its choices on training rows, and its errors with and without features."""
 
 import json
 
@@ -16,54 +16,39 @@ STROKES = ("--transform", "orientations:cells=4", "--transform", "unit-norm")
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """A finished job on strokes: its run, and what it printed."""
+    """A finished job on strokes: its run and its results."""
     run = tmp_path_factory.mktemp("job") / "run"
     return run, results_of(*SMALL, *STROKES, "--run", run)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning")
-def test_the_model_is_a_fit_of_all_mapped_rows_with_what_held_out_digits_chose(done):
+def test_the_model_is_fitted_to_all_mapped_rows_with_parameters_chosen_on_held_out_digits(done):
     run, results = done
     train, test = open_corpus(run / "train.corpus"), open_corpus(run / "originals" / "test.corpus")
     pipeline = load_model(run / "model")
     model, mapped = pipeline[-1], pipeline[:-1].transform(train)
-    # the search as a user would do it: arrays, and copies of a digit in one fold
-    few = as_rows(mapped).window(0, 2400)
+    # the search of a user, with all copies of a digit in one fold
+    some = as_rows(mapped).window(0, 2400)
     of_features = [record for record in results["search"] if record["features"] == "features"]
     grid = {"kernel": [Gaussian(record["sigma"]) for record in of_features], "alpha": list(ALPHAS)}
     plain = KernelRidgeClassifier(n_landmarks=60, landmarks=model.landmarks_)
-    search = SweepSearchCV(plain, grid, cv=1 / 6, refit=False).fit(few)
-    assert set(few.column("group")) == set(range(1200))
+    search = SweepSearchCV(plain, grid, cv=1 / 6, refit=False).fit(some)
+    assert set(some.column("group")) == set(range(1200))
     assert (model.kernel_.sigma, model.alpha_) == (search.best_params_["kernel"].sigma, search.best_params_["alpha"])
     (chosen,) = (record for record in of_features if record["chosen"])
     assert chosen["error"] == pytest.approx(100 * (1 - search.best_score_))
-    wanted = KernelRidgeClassifier(model.kernel_, model.alpha_, landmarks=model.landmarks_).fit(mapped)
-    wrong = np.mean(np.asarray(wanted.predict(pipeline[:-1].transform(test))) != test.column("y"))
+    expected = KernelRidgeClassifier(model.kernel_, model.alpha_, landmarks=model.landmarks_).fit(mapped)
+    wrong = np.mean(np.asarray(expected.predict(pipeline[:-1].transform(test))) != test.column("y"))
     assert results["errors"][-1]["error_60"] == pytest.approx(100 * wrong)
-    # landmarks are of the deformed rows too
-    places = [int(np.argmin(((mapped.take(np.arange(3000)) - z) ** 2).sum(axis=1))) for z in model.landmarks_]
-    assert sum(place >= 1200 for place in places) > 20
+    # deformed rows are among the landmarks
+    rows = [int(np.argmin(((mapped.take(np.arange(3000)) - z) ** 2).sum(axis=1))) for z in model.landmarks_]
+    assert sum(row >= 1200 for row in rows) > 20
 
 
 def test_a_dry_run_counts_the_features_and_the_rows_of_the_search(tmp_path):
-    given = ("corpus", "--rows", "1000000", "--run", tmp_path / "r", "--dry-run", "--json", "--sigma", "0.5")
-    plain, strokes = (json.loads(call(*given, *more).stdout) for more in ((), STROKES))
+    options = ("corpus", "--rows", "1000000", "--run", tmp_path / "r", "--dry-run", "--json", "--sigma", "0.5")
+    plain, strokes = (json.loads(call(*options, *more).stdout) for more in ((), STROKES))
     assert (plain["searched_rows"], plain["views"]) == (0, ["unit norm"])
     assert (strokes["searched_rows"], strokes["views"]) == (20_000, ["unit norm", "features"])
     assert strokes["flops"] > plain["flops"]
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (("--transform", "strokes"), "'strokes' is not one of"),
-        (("--transform", "orientations:cell=4"), "Invalid parameter 'cell' for estimator"),
-        (("--sigma", "0"), "expected numbers above 0"),
-        (("--alpha", "-1,2"), "expected gcv or a number of at least 0"),
-        (("--search-rows", "500"), "give several --sigma or --alpha"),
-    ],
-)
-def test_what_is_wrong_is_named_by_its_option(tmp_path, words, message):
-    code = 8 if {"--search-rows", "orientations:cell=4"} & set(words) else 2
-    assert message in call("corpus", "--rows", "3000", *words, "--run", tmp_path / "r", "--json", code=code).stderr

@@ -1,4 +1,4 @@
-"""The batch job `corpus`: from originals to errors, gone on with to the same bits, and told by a YAML file."""
+"""The batch job `corpus`: from originals to errors, and resumed to the same bits."""
 
 from pathlib import Path
 
@@ -21,29 +21,29 @@ def bits(run):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """A finished job, and what it printed."""
+    """A finished job: its run and its results."""
     run = tmp_path_factory.mktemp("job") / "run"
     return run, results_of(*SMALL, "--run", run)
 
 
 @pytest.mark.slow
-def test_the_last_fit_is_that_of_all_rows_at_once(done):
+def test_the_last_fit_is_a_fit_to_all_rows_at_once(done):
     run, results = done
     train, test = open_corpus(run / "train.corpus"), open_corpus(run / "originals" / "test.corpus")
     assert (len(train), train.columns) == (3000, ("y", "group"))
     normalizer = UnitNormalizer().fit(train)
     model = load_model(run / "model")[-1]
-    wanted = KernelRidgeClassifier(Gaussian(0.35), model.alpha_, landmarks=model.landmarks_)
-    wanted.fit(normalizer.transform(train))
-    values = np.asarray(wanted.decision_function(normalizer.transform(test)))
+    expected = KernelRidgeClassifier(Gaussian(0.35), model.alpha_, landmarks=model.landmarks_)
+    expected.fit(normalizer.transform(train))
+    values = np.asarray(expected.decision_function(normalizer.transform(test)))
     assert_allclose(np.asarray(model.decision_function(normalizer.transform(test))), values, rtol=1e-4, atol=1e-4)
-    error = 100 * np.mean(np.asarray(wanted.predict(normalizer.transform(test))) != test.column("y"))
+    error = 100 * np.mean(np.asarray(expected.predict(normalizer.transform(test))) != test.column("y"))
     assert results["errors"][-1]["error_60"] == pytest.approx(error)
     assert model.alpha == "gcv"
 
 
 @pytest.mark.slow
-def test_errors_of_fewer_rows_and_landmarks_are_those_of_fits_of_their_own(done):
+def test_errors_of_fewer_rows_and_landmarks_are_those_of_separate_fits(done):
     run, results = done
     train, test = open_corpus(run / "train.corpus"), open_corpus(run / "originals" / "test.corpus")
     whole = load_model(run / "model")[-1]
@@ -54,13 +54,13 @@ def test_errors_of_fewer_rows_and_landmarks_are_those_of_fits_of_their_own(done)
         model = KernelRidgeClassifier(Gaussian(0.35), record["alpha"], landmarks=points)
         model.fit(normalizer.transform(X[: record["rows"]]), train.column("y")[: record["rows"]])
         wrong = np.mean(np.asarray(model.predict(normalizer.transform(test))) != test.column("y"))
-        # of 597 digits one may fall on the other side by rounding
+        # rounding may change the prediction of one of the 597 digits
         assert record["error"] == pytest.approx(100 * wrong, abs=0.2)
     assert [line["rows"] for line in results["fits"]] == [1200, 1897, 3000]
 
 
 @pytest.mark.slow
-def test_an_interrupted_job_goes_on_to_the_same_bits(done, tmp_path, monkeypatch):
+def test_an_interrupted_job_resumes_to_the_same_bits(done, tmp_path, monkeypatch):
     run, updated, update = tmp_path / "run", [], MomentStatistic.update
 
     def failing(self, total, chunk):
@@ -82,15 +82,14 @@ def test_an_interrupted_job_goes_on_to_the_same_bits(done, tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_a_run_that_is_there_is_not_begun_again_without_resume_nor_taken_for_another_job(done):
+def test_an_existing_run_is_refused_without_resume_and_for_another_job(done):
     run, _ = done
     assert "already holds a run; resume it" in call(*SMALL, "--run", run, code=3).stderr
-    other = call(*SMALL, "--run", run, "--resume", "--sigma", "0.5", code=5)
-    assert "another job" in other.stderr
+    assert "another job" in call(*SMALL, "--run", run, "--resume", "--sigma", "0.5", code=5).stderr
 
 
 @pytest.mark.slow
-def test_a_corpus_of_ones_own_is_fitted_as_it_is(done, tmp_path):
+def test_a_given_corpus_is_fitted_unchanged(done, tmp_path):
     run, _ = done
     own = ("--corpus", run / "train.corpus", "--test", run / "originals" / "test.corpus")
     results = results_of("corpus", *own, "--landmarks", "40", "--run", tmp_path / "r")
@@ -100,14 +99,8 @@ def test_a_corpus_of_ones_own_is_fitted_as_it_is(done, tmp_path):
     assert "go together" in call("corpus", *own[:2], "--run", tmp_path / "s", code=8).stderr
 
 
-def test_a_dry_run_tells_and_makes_nothing(tmp_path):
-    told = results_of("corpus", "--rows", "8100000", "--run", tmp_path / "r", "--dry-run")
-    assert (told["rows"], told["originals"]) == (8_100_000, 1200)
-    assert told["worker_bytes"] > told["task_bytes"] > 0
+def test_a_dry_run_writes_nothing(tmp_path):
+    plan = results_of("corpus", "--rows", "8100000", "--run", tmp_path / "r", "--dry-run")
+    assert (plan["rows"], plan["originals"]) == (8_100_000, 1200)
+    assert plan["worker_bytes"] > plan["task_bytes"] > 0
     assert list(tmp_path.iterdir()) == []
-
-
-def test_no_run_directory_and_no_corpora_are_said_before_anything_is_done(tmp_path):
-    assert "--run DIR is missing" in call("corpus", code=2).stderr
-    gone = call("corpus", "--data", tmp_path, "--run", tmp_path / "r", code=3)
-    assert "train-images-idx3-ubyte.gz" in gone.stderr

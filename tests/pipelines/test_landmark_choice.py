@@ -1,4 +1,4 @@
-"""The landmarks experiment: its records are those of fits of one's own, and it leaves tables and pictures."""
+"""The landmarks experiment: its records are those of separate fits, and it writes tables and pictures."""
 
 import json
 
@@ -12,7 +12,7 @@ from pipelines import landmark_choice
 from pipelines.landmark_choice import CHOICES, mixture, trial
 
 
-def test_the_mixture_has_clusters_of_the_shares_it_says_and_is_judged_on_as_many_of_each():
+def test_the_mixture_has_unequal_clusters_and_is_scored_on_equally_many_rows_of_each():
     problem = mixture(2000, 0, (5,))
     assert np.bincount(problem.y).tolist() == [1800, 180, 18, 2]
     assert np.bincount(problem.truth).tolist() == [250] * 4
@@ -24,20 +24,20 @@ def test_the_mixture_has_clusters_of_the_shares_it_says_and_is_judged_on_as_many
 
 def test_a_trial_is_a_fit_with_its_trace_error_and_accuracy():
     problem = mixture(1000, 1, (8,))
-    found = trial(problem, "rpcholesky", 8, 3)
+    record = trial(problem, "rpcholesky", 8, 3)
     model = KernelRidgeClassifier(problem.kernel, problem.alpha, n_landmarks=8, landmarks="rpcholesky", random_state=3)
     model.fit(problem.X, problem.y)
     guess = model.predict(problem.new)
     recalls = [np.mean(guess[problem.truth == cluster] == cluster) for cluster in range(4)]
-    assert found.accuracy == pytest.approx(100 * np.mean(recalls))
-    drawn = np.array([int(np.argmin(((problem.X - z) ** 2).sum(axis=1))) for z in model.landmarks_])
-    wanted = reference_sampling.trace_error(problem.kernel(problem.X), drawn)
-    assert found.trace_error == pytest.approx(100 * wanted, abs=1e-6)
-    assert found.seconds > 0
+    assert record.accuracy == pytest.approx(100 * np.mean(recalls))
+    ids = np.array([int(np.argmin(((problem.X - z) ** 2).sum(axis=1))) for z in model.landmarks_])
+    expected = reference_sampling.trace_error(problem.kernel(problem.X), ids)
+    assert record.trace_error == pytest.approx(100 * expected, abs=1e-6)
+    assert record.seconds > 0
 
 
 @pytest.mark.slow
-def test_the_command_leaves_tables_and_pictures(tmp_path, monkeypatch):
+def test_the_command_writes_tables_and_pictures(tmp_path, monkeypatch):
     monkeypatch.setattr(landmark_choice, "QUICK", ((8, 16), (5, 8)))
     call("landmarks", "--quick", "--rows", 1000, "--repeats", 1, "--data", tmp_path / "none", "--out", tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())

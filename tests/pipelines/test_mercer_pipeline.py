@@ -1,4 +1,4 @@
-"""The mercer experiment: what it calls positive definite is so by the eigenvalues of the reference's own equations."""
+"""The mercer experiment: its definite kernels are those whose reference matrices have no negative eigenvalues."""
 
 import numpy as np
 import pytest
@@ -27,14 +27,14 @@ DENSE = {
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
-def test_every_case_is_the_kernel_that_its_name_says(case):
+def test_every_case_is_the_kernel_of_its_name(case):
     X = normalize(load_digits().data[:12])
     np.testing.assert_allclose(case.kernel(X, X), DENSE[case.name](X, X), atol=1e-7)
     smallest = np.linalg.eigvalsh(DENSE[case.name](X, X))[0]
     assert (smallest > -1e-12) == (case.theory == "PDS")
 
 
-def test_the_command_tells_theory_and_digits_agree(tmp_path):
+def test_theory_and_digits_agree(tmp_path):
     options = ["--rows", 60, "--repeats", 1, "--data", tmp_path / "none", "--out", tmp_path]
     results = results_of("mercer", *options)
     assert "scikit-learn" in results["facts"]["data"]

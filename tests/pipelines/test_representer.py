@@ -1,4 +1,4 @@
-"""The representer experiment: the reference's five lines, polynomials and hyper-parameters come out of ours."""
+"""The representer experiment: its curves, polynomials and hyper-parameters are those of the reference."""
 
 import csv
 
@@ -40,7 +40,7 @@ def test_draws_have_the_mean_and_the_deviation_of_the_posterior():
 
 
 @pytest.mark.slow
-def test_the_command_writes_its_figures_and_agrees_with_the_printed_formula(tmp_path):
+def test_the_command_writes_its_figures_and_matches_the_printed_formula(tmp_path):
     results = results_of("representer", "--out", tmp_path)
     assert results["difference"] < 1e-12
     assert results["sigma"] == pytest.approx(5 / np.sqrt(2))

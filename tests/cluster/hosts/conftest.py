@@ -1,4 +1,4 @@
-"""What the tests of several hosts share: a corpus, what a fit of it must give to the last bit, and daemons that end."""
+"""Shared by the tests of several hosts: a corpus, the digest of its fit, and daemons."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ N, D = 4_000, 16
 
 
 @pytest.fixture(autouse=True)
-def cut() -> Iterator[None]:
-    """Settings that cut the corpus into eight segments."""
+def eight_segments() -> Iterator[None]:
+    """Settings for eight segments of the corpus."""
     with dask.config.set(CUT):
         yield
 
@@ -33,19 +33,19 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 @pytest.fixture(scope="session")
-def wanted(rows: Corpus) -> str:
-    """The digest that every cluster must give: that of one process, serially."""
+def digest(rows: Corpus) -> str:
+    """The digest of the fit by the serial executor, which every cluster must reproduce."""
     with dask.config.set(CUT):
         return fit(rows, "serial")
 
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Daemon]]:
-    """Start daemons that end with the module, the last one first."""
+    """Start daemons that are stopped after the module, the last one first."""
     place, started = tmp_path_factory.mktemp("logs"), []
 
-    def start(*words: object, **options: Any) -> Daemon:
-        started.append(Daemon(words, place / f"{len(started)}.log", **options))
+    def start(*command: object, **options: Any) -> Daemon:
+        started.append(Daemon(command, place / f"{len(started)}.log", **options))
         return started[-1]
 
     yield start

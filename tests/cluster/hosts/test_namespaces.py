@@ -1,6 +1,4 @@
-"""Two hosts in network namespaces on a bridge, encrypted: the bits of one process, also when a host is cut off."""
-
-from __future__ import annotations
+"""Two hosts in network namespaces on an encrypted bridge: one that is disconnected for a while changes no bit."""
 
 import os
 import shutil
@@ -26,17 +24,18 @@ from bigkernel.engine.sweep import sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.namespaces, pytest.mark.cluster]
 ROOT = Path(__file__).parents[3]
-TTL_SECONDS = 6  # the scheduler gives a silent worker up after this
-CUT_SECONDS = 13  # and after 30 s connections end on both sides, and the worker with them, for good
+DASK = [sys.executable, "-m", "dask"]
+TTL_SECONDS = 6  # the scheduler removes a silent worker after this
+CUT_SECONDS = 13  # after 30 s both sides would close their connections, and the worker would end
 
 
-def ip(*words):
-    subprocess.run(["ip", *map(str, words)], capture_output=True, text=True, timeout=20, check=True)
+def ip(*arguments):
+    subprocess.run(["ip", *map(str, arguments)], capture_output=True, text=True, timeout=20, check=True)
 
 
 @dataclass(frozen=True)
 class Network:
-    """A bridge with the address `net`.1 here, and hosts with `net`.11, `net`.12, each in a namespace."""
+    """A bridge with the address `net`.1, and hosts with `net`.11 and `net`.12, each in a namespace."""
 
     name: str
     net: str
@@ -45,21 +44,18 @@ class Network:
         return f"{self.net}.1{number}"
 
     def inside(self, number):
-        """The words before a command that runs on this host."""
+        """The prefix of a command that runs on this host."""
         return ["ip", "netns", "exec", f"{self.name}h{number}"]
 
-    def cut(self, number):
-        ip("link", "set", f"{self.name}v{number}", "down")
-
-    def mend(self, number):
-        ip("link", "set", f"{self.name}v{number}", "up")
+    def connect(self, number, state):
+        ip("link", "set", f"{self.name}v{number}", state)
 
 
 @pytest.fixture(scope="module")
 def network():
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces are made by root with `ip` (Debian: iproute2)")
-    # addresses for measuring devices (RFC 2544), which no other network here has; names of at most 15 characters
+    # addresses for benchmarks (RFC 2544), which no other network here uses; names have at most 15 characters
     made = Network(f"bk{os.getpid() % 10**6}", f"198.18.{os.getpid() % 254 + 1}")
     try:
         ip("link", "add", made.name, "type", "bridge")
@@ -74,8 +70,8 @@ def network():
             ip("link", "add", here, "type", "veth", "peer", "name", there)
             ip("link", "set", there, "netns", host)
             ip("link", "set", here, "master", made.name, "up")
-            for words in (("link", "set", "lo", "up"), ("link", "set", there, "up")):
-                ip("-n", host, *words)
+            for device in ("lo", there):
+                ip("-n", host, "link", "set", device, "up")
             ip("-n", host, "address", "add", f"{made.host(number)}/24", "dev", there)
         yield made
     finally:
@@ -84,32 +80,22 @@ def network():
         subprocess.run(["ip", "link", "delete", made.name], capture_output=True, check=False)
 
 
-def by_tls(keys):
+def tls_options(keys):
     return ["--tls-ca-file", keys / "ca.pem", "--tls-cert", keys / "cert.pem", "--tls-key", keys / "key.pem"]
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A scheduler on the bridge, a worker on each host, and how to start one more."""
+    """A scheduler on the bridge, and the command of a worker on a host."""
 
     network: Network
     file: ClusterFile
-    environment: dict[str, str]
     scratch: Path
 
-    def worker(self, number, *before):
-        words = [*self.network.inside(number), *before, sys.executable, "-m", "dask", "worker", self.file.address]
-        words += ["--host", f"tls://{self.network.host(number)}", "--dashboard-address", "127.0.0.1:0"]
-        words += [
-            *by_tls(self.file.tls),
-            "--nthreads",
-            "1",
-            "--memory-limit",
-            "1GiB",
-            "--local-directory",
-            self.scratch,
-        ]
-        return words
+    def worker(self, number):
+        command = [*self.network.inside(number), *DASK, "worker", self.file.address, *tls_options(self.file.tls)]
+        command += ["--host", f"tls://{self.network.host(number)}", "--local-directory", self.scratch]
+        return command + ["--dashboard-address", "127.0.0.1:0", "--nthreads", "1", "--memory-limit", "1GiB"]
 
 
 @pytest.fixture(scope="module")
@@ -124,21 +110,11 @@ def hosts(network, tmp_path_factory, daemon):
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2] / "support"), os.environ.get("PYTHONPATH", "")]),
     }
     port = free_port()
-    words = [
-        sys.executable,
-        "-m",
-        "dask",
-        "scheduler",
-        *by_tls(place / "keys"),
-        "--host",
-        f"tls://{here}",
-        "--port",
-        port,
-    ]
-    scheduler = daemon(*words, "--dashboard-address", "127.0.0.1:0", env=environment)
+    command = [*DASK, "scheduler", *tls_options(place / "keys"), "--host", f"tls://{here}", "--port", port]
+    scheduler = daemon(*command, "--dashboard-address", "127.0.0.1:0", env=environment)
     scheduler.ready(lambda: listens(here, port))
     file = ClusterFile(kind="address", address=f"tls://{here}:{port}", tls=place / "keys")
-    cluster = Cluster(network, file, environment, place)
+    cluster = Cluster(network, file, place)
     for number in (1, 2):
         daemon(*cluster.worker(number), env=environment)
     return cluster
@@ -148,31 +124,30 @@ def addresses(client):
     return sorted(address.split("/")[2].split(":")[0] for address in client.scheduler_info(n_workers=-1)["workers"])
 
 
-def test_a_host_that_is_cut_off_in_the_middle_and_comes_back_changes_no_bit(hosts, rows, tmp_path):
+def test_a_host_that_is_disconnected_for_a_while_changes_no_bit(hosts, rows, tmp_path):
     touch = Touch(str(tmp_path / "touched"))
-    same = zarr_arrays.digest(sweep(as_rows(rows), Sums(16), client="serial").total)
+    expected = zarr_arrays.digest(sweep(as_rows(rows), Sums(16), client="serial").total)
     with connect(hosts.file) as client:
         wait_for_workers(client, 2, 90)
 
-        def cut():
+        def disconnect():
             wait_until(lambda: len(touch.starts()) >= 3)
-            hosts.network.cut(1)
+            hosts.network.connect(1, "down")
             time.sleep(CUT_SECONDS)
-            hosts.network.mend(1)
+            hosts.network.connect(1, "up")
 
-        thread = threading.Thread(target=cut)
+        thread = threading.Thread(target=disconnect)
         thread.start()
         try:
             slow = Sums(16, Both((touch, Sleep(0.3))))
             swept = sweep(as_rows(rows), slow, client=client, run=tmp_path / "run")
         finally:
             thread.join(120)
-        assert zarr_arrays.digest(swept.total) == same
+        assert zarr_arrays.digest(swept.total) == expected
         lost = "; ".join(text for text in swept.report()["incidents"] if "lost" in text)
         assert f"worker tls://{hosts.network.host(1)}:" in lost
         assert "did not respond for too long" in lost
-        wait_until(
-            lambda: addresses(client) == [hosts.network.host(1), hosts.network.host(2)], what="the host to return"
-        )
+        both = [hosts.network.host(1), hosts.network.host(2)]
+        wait_until(lambda: addresses(client) == both, what="the host to return")
         again = sweep(as_rows(rows), Sums(16), client=client)
-        assert zarr_arrays.digest(again.total) == same
+        assert zarr_arrays.digest(again.total) == expected

@@ -1,4 +1,4 @@
-"""A real SLURM of one node: job.sbatch and `kind: slurm` give the bits of this process; requeued jobs resume."""
+"""A SLURM of one node: job.sbatch and `kind: slurm` give the bits of this process, and requeued jobs resume."""
 
 import hashlib
 import os
@@ -57,14 +57,14 @@ PartitionName=work Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def ask(*words, **options):
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=30, check=True, **options)
+def query(*command, **options):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=30, check=True, **options)
     return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory, daemon):
-    """A SLURM of one node with two processors, in a directory of its own and on ports of its own."""
+    """A SLURM of one node with two processors, in its own directory and on its own ports."""
     if os.geteuid() != 0:
         pytest.skip("slurmd runs jobs as their users, which needs root")
     missing = [name for name, path in DAEMONS.items() if not Path(path).exists()]
@@ -91,8 +91,7 @@ def slurm(tmp_path_factory, daemon):
         node.ready(lambda: _state() == "idle")
         yield place
         subprocess.run(["scancel", "--user=root", "--full"], capture_output=True, timeout=30, check=False)
-        with_jobs = ["squeue", "--noheader", "--format=%i"]
-        wait_until(lambda: not ask(*with_jobs), what="the end of all jobs")
+        wait_until(lambda: not query("squeue", "-h", "-o", "%i"), what="the end of all jobs")
 
 
 def _state():
@@ -120,22 +119,19 @@ def submit(slurm, tls, tmp_path, monkeypatch):
         monkeypatch.setenv("DASK_BIGKERNEL__MIN_SEGMENTS", str(segments))
         model = [tmp_path / "a.model", "--landmarks", "80", "--sigma", "2", "--alpha", "0.001", "--json"]
         options = ["--parsable", "--ntasks=2", "--mem-per-cpu=0", "-o", tmp_path / "out"]
-        return ask("sbatch", *options, SCRIPT, tmp_path / "run", "fit", corpus, *model, cwd=tmp_path)
+        return query("sbatch", *options, SCRIPT, tmp_path / "run", "fit", corpus, *model, cwd=tmp_path)
 
     yield enter
     subprocess.run(["scancel", "--user=root", "--full"], capture_output=True, timeout=30, check=False)
 
 
 def ended(job):
-    return ask("scontrol", "show", "job", job).partition("JobState=")[2].split()[0] in (
-        "COMPLETED",
-        "FAILED",
-        "CANCELLED",
-    )
+    state = query("scontrol", "show", "job", job).partition("JobState=")[2].split()[0]
+    return state in ("COMPLETED", "FAILED", "CANCELLED")
 
 
 def steps(job):
-    """What slurmd has started for a job, which tells slurmctld the exit code of each step before it ends."""
+    """Processes of slurmd for the steps of a job; they report the exit codes to slurmctld before they end."""
     return [p for p in psutil.process_iter(["cmdline"]) if f"slurmstepd: [{job}." in " ".join(p.info["cmdline"] or ())]
 
 
@@ -144,95 +140,86 @@ def log(tmp_path, slurm):
     return "\n".join(f"{path}: {path.read_text()[-3000:]}" for path in files if path.exists())
 
 
-def digest(model):
-    return hashlib.sha256(load_model(model).dual_coef_.tobytes()).hexdigest()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(480)
-def test_a_job_in_one_allocation_that_is_requeued_in_the_middle_resumes_and_gives_the_same_bits(
-    slurm, submit, tmp_path
-):
+def test_a_requeued_job_resumes_and_gives_the_same_bits(slurm, submit, tmp_path):
     rng = np.random.default_rng(3)
     X = rng.normal(size=(20_000, 16)).astype(np.float32)
     corpus = write_corpus(tmp_path / "long", X, np.sin(X[:, 0].astype(np.float64)), chunk_rows=1000)
     with dask.config.set({**CUT, "bigkernel.min-segments": 20}):
-        same = fit(corpus, "serial")
+        expected = fit(corpus, "serial")
     job = submit(tmp_path / "long", 20)
     wait_until(lambda: published(tmp_path / "run") >= 2 or ended(job), what="two segments")
     assert steps(job), log(tmp_path, slurm)
-    ask("scontrol", "requeue", job)
+    query("scontrol", "requeue", job)
     kept = published(tmp_path / "run")
-    wait_until(lambda: "JobState=PENDING" in ask("scontrol", "show", "job", job), what="the end of the first start")
-    wait_until(lambda: _state() == "idle", what="the node")  # which hears last that the first start has ended
-    # an exit code of the first start that comes late would end the second, for which SLURM waits two minutes
+    wait_until(lambda: "JobState=PENDING" in query("scontrol", "show", "job", job), what="the end of the first start")
+    wait_until(lambda: _state() == "idle", what="the node")  # it is the last to know that the first start has ended
+    # a late exit code of the first start would end the second one, and SLURM would wait two minutes
     wait_until(lambda: not steps(job), what="the processes of the first start")
-    ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+    query("scontrol", "update", f"JobId={job}", "StartTime=now")
     wait_until(lambda: ended(job), 200, "the job")
-    told = ask("scontrol", "show", "job", job)
-    assert "JobState=COMPLETED" in told, f"{told}\n{log(tmp_path, slurm)}"
-    assert "Restarts=1" in told
+    shown = query("scontrol", "show", "job", job)
+    assert "JobState=COMPLETED" in shown, f"{shown}\n{log(tmp_path, slurm)}"
+    assert "Restarts=1" in shown
     assert 2 <= kept < 20
     resumed = int((tmp_path / "out").read_text().rpartition('"resumed_segments": ')[2].split(",")[0])
     assert 2 <= resumed < 20
-    assert digest(tmp_path / "a.model") == same
+    model = load_model(tmp_path / "a.model")
+    assert hashlib.sha256(model.dual_coef_.tobytes()).hexdigest() == expected
     assert not (tmp_path / "run.slurm" / "scheduler.json").exists()
 
 
 @pytest.fixture
-def described(tls, tmp_path):
-    """A cluster of two jobs, with changes; their logs are where the test is."""
+def two_jobs(tls, tmp_path):
+    """A cluster of two jobs, with changes; their logs are in the directory of the test."""
 
     def make(**changes):
-        found = {
+        keys = {
             **{"kind": "slurm", "partition": "work", "walltime": "00:10:00", "workers": 2, "memory-limit": "400MB"},
             **{"interface": "lo", "python": sys.executable, "directory": str(tmp_path)},
             **{"tls": str(tls), "dashboard": 0},
         }
-        merged = {**found, **changes}
-        return cluster_of({key: value for key, value in merged.items() if value is not None}, "here", tmp_path)
+        return cluster_of({**keys, **changes}, "here", tmp_path)
 
-    _imported("dask_jobqueue", "slurm")  # its defaults are there before a setting of them
+    _imported("dask_jobqueue", "slurm")  # it sets its defaults now, before the next line changes one
     with dask.config.set({"jobqueue.slurm.log-directory": str(tmp_path)}):
         yield make
 
 
 @pytest.mark.slow
-def test_workers_that_are_jobs_give_the_bits_of_this_process_and_are_replaced(
-    slurm, described, rows, wanted, monkeypatch
-):
+def test_workers_as_jobs_give_the_bits_of_this_process_and_are_replaced(slurm, two_jobs, rows, digest, monkeypatch):
     monkeypatch.setattr("bigkernel.cluster.launchers.LOST_SECONDS", 1)
     monkeypatch.setattr("bigkernel.cluster.launchers.REPLACE_SECONDS", 1)
-    with connect(described()) as client:
+    with connect(two_jobs()) as client:
         wait_for_workers(client, 2, 90)
         workers = client.scheduler_info(n_workers=-1)["workers"]
         assert {address.rpartition(":")[0] for address in workers} == {"tls://127.0.0.1"}
         assert {worker["nthreads"] for worker in workers.values()} == {1}
-        assert len(ask("squeue", "-h", "-o", "%i %j").splitlines()) == 2
+        assert len(query("squeue", "-h", "-o", "%i %j").splitlines()) == 2
         assert set(client.run(lambda: os.environ["OPENBLAS_NUM_THREADS"]).values()) == {"1"}
-        assert fit(rows, client) == wanted
-        jobs = set(ask("squeue", "-h", "-o", "%i").split())
-        ask("scancel", sorted(jobs)[0])  # as at the end of its walltime
-        wait_until(lambda: len(set(ask("squeue", "-h", "-o", "%i").split()) - jobs) == 1, what="another job")
+        assert fit(rows, client) == digest
+        jobs = set(query("squeue", "-h", "-o", "%i").split())
+        query("scancel", sorted(jobs)[0])  # as at the end of its walltime
+        wait_until(lambda: len(set(query("squeue", "-h", "-o", "%i").split()) - jobs) == 1, what="another job")
         wait_for_workers(client, 2, 90)
-    wait_until(lambda: not ask("squeue", "-h", "-o", "%i"), what="the end of the jobs")
+    wait_until(lambda: not query("squeue", "-h", "-o", "%i"), what="the end of the jobs")
 
 
 @pytest.mark.slow
-def test_a_partition_that_is_none_is_named_before_a_job_is_submitted(slurm, described):
+def test_an_unknown_partition_is_named_before_a_job_is_submitted(slurm, two_jobs):
     with pytest.raises(ConfigError, match=r"SLURM rejected the jobs.*: invalid partition specified: nowhere"):  # noqa: SIM117
-        with connect(described(partition="nowhere")):
+        with connect(two_jobs(partition="nowhere")):
             pass
-    assert ask("squeue", "-h", "-o", "%i") == ""
+    assert query("squeue", "-h", "-o", "%i") == ""
 
 
 @pytest.mark.slow
-def test_a_slurm_that_does_not_answer_is_stalled_in_bounded_time(slurm, described, monkeypatch, tmp_path):
-    text = re.sub(
-        r"SlurmctldPort=\d+", f"MessageTimeout=2\nSlurmctldPort={free_port()}", (slurm / "slurm.conf").read_text()
-    )
+def test_a_slurm_that_does_not_answer_is_an_error_in_bounded_time(slurm, two_jobs, monkeypatch, tmp_path):
+    port = f"MessageTimeout=2\nSlurmctldPort={free_port()}"
+    text = re.sub(r"SlurmctldPort=\d+", port, (slurm / "slurm.conf").read_text())
     (tmp_path / "slurm.conf").write_text(text)
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     with dask.config.set({"bigkernel.stall-seconds": 3}), pytest.raises(StalledError, match=r"SLURM d.* not answer"):  # noqa: SIM117
-        with connect(described()):
+        with connect(two_jobs()):
             pass

@@ -1,6 +1,4 @@
-"""`kind: ssh`: two sshd servers on loopback, each with a host key of its own; the same bits as here, and no remains."""
-
-from __future__ import annotations
+"""`kind: ssh`: two sshd servers on loopback with their own host keys; the same bits as here, and no processes left."""
 
 import os
 import shutil
@@ -21,7 +19,7 @@ from machines import fit, free_port, listens, marked, wait_until_gone
 
 from bigkernel import connect
 from bigkernel.cluster.certificates import make_certificates
-from bigkernel.cluster.cluster_file import ClusterFile, read_file
+from bigkernel.cluster.cluster_file import read_file
 from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.errors import ConfigError, StalledError
 
@@ -32,7 +30,7 @@ SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 
 @dataclass(frozen=True)
 class Hosts:
-    """A cluster file of two hosts, the home whose .ssh/config leads to them, and the mark of their processes."""
+    """A cluster file of two hosts, the home with their .ssh/config, and the mark of their processes."""
 
     path: Path
     home: Path
@@ -40,13 +38,11 @@ class Hosts:
     logs: tuple[Path, ...]
 
     @property
-    def file(self) -> ClusterFile:
-        """The file, as `connect` takes it."""
+    def file(self):
         return read_file(self.path)
 
     @property
-    def config(self) -> Path:
-        """What SSH is told of the hosts."""
+    def config(self):
         return self.home / ".ssh" / "config"
 
 
@@ -62,25 +58,19 @@ def hosts(tmp_path_factory, daemon):
     if os.geteuid() != 0:
         pytest.skip("sshd needs /run/sshd, which only root can make")
     place, mark = tmp_path_factory.mktemp("sshd"), uuid.uuid4().hex
-    # it stays: another process may run these tests too, and its servers end without it
+    # it is not removed: servers of another test process may need it
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     place.joinpath("authorized").write_text(new_key(place / "id") + "\n")
-    new_key(place / "stranger")
-    # hosts are this machine: their BLAS is to take the kernels that are forced here, and code is the same
+    new_key(place / "other")
+    # the hosts are this machine: with the same BLAS kernels and the same code
     given = [f"MARK={mark}", *(f"{name}={os.environ[name]}" for name in SAME if name in os.environ)]
     known, logs, port = [], [], free_port()
     for host in ("127.0.0.1", "127.0.0.2"):
         known.append(f"[{host}]:{port} {new_key(place / host)}\n")
         settings = [
-            *(f"ListenAddress {host}", f"Port {port}", f"HostKey {place}/{host}"),
+            *(f"ListenAddress {host}", f"Port {port}", f"HostKey {place}/{host}", f"SetEnv {' '.join(given)}"),
             *(f"AuthorizedKeysFile {place}/authorized", "StrictModes no", "PermitRootLogin prohibit-password"),
-            *(
-                "UsePAM no",
-                "PasswordAuthentication no",
-                "PidFile none",
-                "MaxStartups 1000",
-                f"SetEnv {' '.join(given)}",
-            ),
+            *("UsePAM no", "PasswordAuthentication no", "PidFile none", "MaxStartups 1000"),
         ]
         place.joinpath(f"{host}.conf").write_text("\n".join(settings) + "\n")
         server = daemon(SSHD, "-D", "-e", "-f", place / f"{host}.conf")
@@ -109,22 +99,21 @@ def hosts(tmp_path_factory, daemon):
         yield Hosts(path, place, mark, tuple(logs))
 
 
-def test_a_fit_on_two_hosts_gives_the_bits_of_this_one_and_leaves_nothing_running(hosts, rows, wanted, tmp_path):
+def test_a_fit_on_two_hosts_gives_the_bits_of_this_one_and_leaves_no_processes(hosts, rows, digest, tmp_path):
     make_certificates(tmp_path / "tls")
     with connect(replace(hosts.file, tls=tmp_path / "tls")) as client:
         wait_for_workers(client, 2, 90)
         workers = client.scheduler_info(n_workers=-1)["workers"]
         assert {address.partition(":")[0] for address in workers} == {"tls"}
-        assert {worker["memory_limit"] for worker in workers.values()} == {2**30}
-        assert {worker["nthreads"] for worker in workers.values()} == {1}
+        assert {(worker["memory_limit"], worker["nthreads"]) for worker in workers.values()} == {(2**30, 1)}
         threads = client.run(lambda: os.environ["OPENBLAS_NUM_THREADS"])
         assert set(threads.values()) == {"1"}
         assert len(marked(hosts.mark)) >= 5  # a scheduler, two nannies, two workers
-        assert fit(rows, client) == wanted
+        assert fit(rows, client) == digest
     wait_until_gone(hosts.mark)
 
 
-def test_nothing_is_left_on_the_hosts_when_the_driver_is_killed(hosts, tmp_path):
+def test_no_process_is_left_on_the_hosts_when_the_driver_is_killed(hosts, tmp_path):
     code = f"""
 import time
 import dask
@@ -132,20 +121,20 @@ from bigkernel import connect
 from bigkernel.engine.preflight import wait_for_workers
 with dask.config.set({{"bigkernel.stall-seconds": 1}}), connect({str(hosts.path)!r}) as client:
     wait_for_workers(client, 2, 90)
-    print("there", flush=True)
+    print("ready", flush=True)
     time.sleep(300)
 """
     driver = Driver(code, tmp_path)
     try:
-        wait_until(lambda: driver.process.poll() is not None or driver.out.read_text() == "there\n")
+        wait_until(lambda: driver.process.poll() is not None or driver.out.read_text() == "ready\n")
         assert driver.process.poll() is None, driver.errors()
     finally:
         driver.end()
     wait_until_gone(hosts.mark)
 
 
-def test_a_dropped_connection_is_tried_again(hosts, monkeypatch):
-    """A relay in front of the first host drops what it is given first, as sshd does beyond MaxStartups."""
+def test_a_dropped_connection_is_retried(hosts, monkeypatch):
+    """A relay before the first host drops the first connection, as sshd does beyond MaxStartups."""
     with socket.create_server(("127.0.0.3", free_port())) as relay:
         kept, dropped = hosts.config.read_text(), []
         port, other = int(kept.partition("Port ")[2].split()[0]), relay.getsockname()[1]
@@ -188,7 +177,7 @@ def test_a_dropped_connection_is_tried_again(hosts, monkeypatch):
 REFUSED = {
     "no known hosts": ({"UserKnownHostsFile": "#"}, ConfigError, "Host key is not trusted.*ssh-keyscan"),
     "another host key": ({"/known": "/swapped"}, ConfigError, "Host key is not trusted.*ssh-keyscan"),
-    "a stranger": ({"/id": "/stranger"}, ConfigError, "Permission denied for user root .*without a password"),
+    "another key": ({"/id": "/other"}, ConfigError, "Permission denied for user root .*without a password"),
     "no server": ({"Port ": "Port 1\n#"}, StalledError, "did not start in time .*all hosts are reachable"),
     "no package": ("/bin/false", ConfigError, r"ended at once .* install bigkernel \S+ there"),
     "a program that hangs": ("sleep 15;", StalledError, r"did not start in time \(TimeoutError\)"),
@@ -196,7 +185,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("change, error, message", REFUSED.values(), ids=REFUSED)
-def test_what_does_not_let_us_in_is_named_in_bounded_time(hosts, monkeypatch, change, error, message):
+def test_a_failed_connection_is_explained_in_bounded_time(hosts, monkeypatch, change, error, message):
     lines = [line.split(" ", 1) for line in (hosts.home / "known").read_text().splitlines()]
     swapped = [f"{a[0]} {b[1]}\n" for a, b in zip(lines, reversed(lines), strict=True)]
     (hosts.home / "swapped").write_text("".join(swapped))
