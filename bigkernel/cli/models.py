@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,9 +13,9 @@ import click
 from bigkernel.cli import options as shared
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import Where, execution
-from bigkernel.data.atomic_write import require_apart, require_target
+from bigkernel.data.atomic_write import remove_at_once, require_apart, require_target, scratch_path
 from bigkernel.data.run_lock import claimed
-from bigkernel.errors import DataError, ResumeMismatchError
+from bigkernel.errors import ConfigError, DataError, ResumeMismatchError
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
@@ -161,33 +162,60 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
 @click.argument("corpus", type=click.Path())
 @click.argument("out", type=click.Path())
 @click.option("--decision", is_flag=True, help="Also write the decision values of every class.")
+@click.option(
+    "--probability",
+    is_flag=True,
+    help="csv, parquet: also write the probability of every class, by a model fitted with --probability.",
+)
 @click.option("--std", is_flag=True, help="Also write the standard deviation of an observation (krr on numbers).")
 @shared.cluster_options
 @shared.run_options
 @shared.overwrite_option
 @shared.json_option
 def predict(
-    model: str, corpus: str, out: str, decision: bool, std: bool, where: Where, run: str | None, resume: bool,
-    overwrite: bool, as_json: bool,
+    model: str, corpus: str, out: str, decision: bool, probability: bool, std: bool, where: Where, run: str | None,
+    resume: bool, overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Predict every row of CORPUS with MODEL and write a zarr group at OUT.
+    """Predict every row of CORPUS with MODEL and write the predictions to OUT.
+
+    \b
+    bigkernel predict digits.model test.corpus predictions.csv --probability
+
+    OUT is a table if its name ends in .csv or .parquet, with the columns row (its number in CORPUS, from 0) and
+    prediction; otherwise a zarr group. Classes are written by name, in a zarr group by position if they are text.
 
     With --run DIR an interrupted job keeps what it has written, and --resume writes the rest.
     """
     from bigkernel.data.corpus import open_corpus
+    from bigkernel.data.prediction_table import is_table, require_replaceable, write_table
     from bigkernel.estimators.evaluation import split
     from bigkernel.models.persistence import load_model
 
     loaded, opened = load_model(model), open_corpus(corpus)
-    _require_target(out, overwrite, "prediction store", run=run)
+    table = is_table(out)
+    _require_target(out, overwrite, "table" if table else "prediction store", run=run)
     last, rows = split(loaded, opened)
-    with claimed(out, "the prediction store"), execution(where, run=run, resume=resume, quiet=as_json):
+    if probability and not table:
+        raise click.UsageError("--probability needs an OUT that ends in .csv or .parquet; see --decision")
+    if probability and not hasattr(last, "predict_proba"):
+        raise ConfigError(f"--probability: {model} has none; fit classes with --probability")
+    if table:
+        require_replaceable(out)
+    # workers write chunks of a store; a table is made of it
+    store = scratch_path(Path(out), "predictions") if table else Path(out)
+    with claimed(out, "the predictions"), execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
-        group = last.predict_to(rows, out, decision=decision, std=std, overwrite=overwrite)
+        try:
+            written = {"decision": decision or probability, "std": std, "overwrite": overwrite or table}
+            group = last.predict_to(rows, store, **written)
+            if table:
+                names = write_table(out, group, decision=decision, probability=probability)
+        finally:
+            if table:
+                remove_at_once(store)
         seconds = time.perf_counter() - start
-    arrays = [f"{name} {group[name].shape}" for name in sorted(group.array_keys())]
-    figures = {"rows": opened.n_rows, "arrays": arrays, "seconds": seconds}
-    show(figures, as_json=as_json, title=out)
+    arrays = {"columns": names} if table else {"arrays": [f"{name} {value.shape}" for name, value in group.arrays()]}
+    show({"rows": opened.n_rows, **arrays, "seconds": seconds}, as_json=as_json, title=out)
 
 
 @click.command()
