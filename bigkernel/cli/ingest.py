@@ -106,7 +106,10 @@ def ingest(
             chunk_rows=chunk_rows,
             progress=update,
         )
-    figures: dict[str, Any] = {"format": ", ".join(dict.fromkeys(source.format for source in opened)), **describe(made)}
+    figures: dict[str, Any] = {
+        "format": ", ".join(dict.fromkeys(source.format for source in opened)),
+        **describe(made, as_json=as_json),
+    }
     for share in shares.shares if shares else ():
         place = split_path(corpus, share)
         figures[f"share {share}"] = f"{open_corpus(place).n_rows:,} rows in {place}"

@@ -112,7 +112,7 @@ def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
 
 def _open_held_out(path: str, training: Corpus) -> Corpus:
     """Open the corpus to evaluate a fit on; raise an error before the fit if it cannot be used."""
-    from bigkernel.data.corpus import open_corpus
+    from bigkernel.data.corpus import open_corpus, require_feature_names
 
     opened = open_corpus(path)
     if opened.n_features != training.n_features:
@@ -120,6 +120,9 @@ def _open_held_out(path: str, training: Corpus) -> Corpus:
             f"--score {path}: expected rows of {training.n_features} features as in {training.path}, found "
             f"{opened.n_features}"
         )
+    if opened.info.feature_names and training.info.feature_names:
+        names = opened.info.feature_names, training.info.feature_names
+        require_feature_names(f"--score {path}", *names, training.path)
     if "y" not in opened.columns:
         raise DataError(f"--score {path}: expected labels y, found none; use a labelled corpus")
     return opened

@@ -113,7 +113,7 @@ def write_corpus(
         classes = bool(getattr(getattr(X, "info", X), "classes", ()))  # as they were
     require_target(path, "the corpus", needed_bytes=_size_bytes(X))
     first, batches = peek(batches_of(X, given), os.fspath(path))
-    info = CorpusInfo(**attributes, source="Python")
+    info = CorpusInfo(**attributes, source="Python", feature_names=_names_of(X))
     if info.image_shape is None:
         info = replace(info, image_shape=first.image_shape or getattr(getattr(X, "info", None), "image_shape", None))
     width = first.values["x"].shape[1]
@@ -125,6 +125,13 @@ def write_corpus(
     with writer_for(path, first, info, chunk_rows=chunk_rows, overwrite=overwrite) as writer:
         fill([writer], batches, Labelling(classes))
     return open_corpus(path)
+
+
+def _names_of(X: Any) -> tuple[str, ...]:
+    """Return the names of the columns of a frame, an Arrow table, a corpus or rows; none unless all are text."""
+    names = getattr(X, "columns", ()) if is_dataframe_like(X) else getattr(X, "column_names", ())
+    names = tuple(names) or getattr(getattr(X, "info", X), "feature_names", ())
+    return tuple(map(str, names)) if all(isinstance(name, str) for name in names) else ()
 
 
 def _size_bytes(X: Any) -> int:

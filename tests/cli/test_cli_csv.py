@@ -4,11 +4,14 @@ import json
 import os
 
 import numpy as np
+import pandas as pd
+import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from bigkernel import load_model, open_corpus
+from bigkernel import load_model, open_corpus, write_corpus
+from bigkernel.errors import DataError
 
 rng = np.random.default_rng(3)
 N = 200
@@ -69,3 +72,40 @@ def test_a_table_that_fails_leaves_nothing_and_other_files_are_not_replaced(run,
     assert sorted(os.listdir()) == before
     run("predict", "flowers.model", "flowers", "p.csv")
     run("predict", "flowers.model", "flowers", "p.csv", "--overwrite")
+
+
+# ---------------------------------------------------------------- names of columns
+
+
+def test_names_of_columns_are_kept_in_corpus_and_model_and_checked(run, colours):
+    names = ["width", "height", "age"]
+    shown = json.loads(run("info", "flowers", "--json").stdout)
+    assert (shown["feature_names"], shown["target"]) == (names, "colour")
+    assert json.loads(run("info", "flowers.model", "--json").stdout)["feature_names"] == names
+    assert colours.feature_names_in_.tolist() == names
+    write_csv("others.csv", {"width": X[:, 0], "rooms": X[:, 1], "age": X[:, 2], "colour": COLOURS})
+    run("ingest", "others.csv", "others")
+    message = "found 'rooms' in the place of 'height' (column 1)"
+    for command in (
+        ["predict", "flowers.model", "others", "p.csv"],
+        ["score", "flowers.model", "others"],
+        ["fit", "flowers", "m", "--score", "others"],
+        ["ingest", "flowers.csv", "others.csv", "both"],
+    ):
+        assert message in run(*command, code=3).stderr
+    # rows without names are taken as they are
+    np.savez("plain.npz", x=X, y=COLOURS)
+    run("ingest", "plain.npz", "plain")
+    run("predict", "flowers.model", "plain", "p.csv")
+
+
+def test_names_pass_through_transforms_and_searches_and_come_from_frames(run, colours):
+    run("tune", "flowers", "--transform", "standardize", "--landmarks", 9, "--alpha", "0.1,1", "--out", "t")
+    assert load_model("t/best.model").feature_names_in_.tolist() == ["width", "height", "age"]
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    for source in (frame, pyarrow.Table.from_pandas(frame)):
+        assert write_corpus("c", source, COLOURS, overwrite=True).info.feature_names == ("a", "b", "c")
+    assert write_corpus("d", open_corpus("c")).info.feature_names == ("a", "b", "c")
+    assert write_corpus("e", pd.DataFrame(X)).info.feature_names == ()
+    with pytest.raises(DataError, match="found 'a' in the place of 'width'"):
+        colours.predict(open_corpus("c"))

@@ -52,6 +52,8 @@ class Source:
     image_shape: tuple[int, int] | None = None
     scale: float = 1.0  # divides stored values into their range: 255 for 8-bit pixels
     files: tuple[str, ...] = ()  # files that are read, for their digests; empty for a folder or a store
+    feature_names: tuple[str, ...] = ()  # of a table with names
+    target: str = ""  # name of the column of labels of such a table
 
     def batches(self) -> Iterator[dict[str, Any]]:
         """Yield the rows and their columns by name: {"x": (k, d), "y": (k,), "group": (k,)}."""

@@ -70,6 +70,12 @@ class Columns:
         others = (self.target, self.group)
         return [*self.features, *(place for place in others if place is not None)]
 
+    @property
+    def named(self) -> dict[str, Any]:
+        """The names of the features and of the target, as fields of a `Source`."""
+        names = tuple(self.names[place] for place in self.features)
+        return {"feature_names": names, "target": "" if self.target is None else self.names[self.target]}
+
 
 def choose(path: str, names: Sequence[str], target: str | int | None, group: str | int | None) -> Columns:
     """Choose the columns of features, target and group.
@@ -252,7 +258,8 @@ def read_csv(
         raise DataError(f"{path}: line 1: expected several columns, found one; set target='none'")
     names = [cell if headed and cell else f"column {place}" for place, cell in enumerate(first)]
     columns = choose(path, names, target, group)
-    return _text_source("csv", path, columns, separator, headed, np.float64)
+    source = _text_source("csv", path, columns, separator, headed, np.float64)
+    return replace(source, **columns.named) if headed else source
 
 
 def read_usps(path: str) -> Source:
@@ -342,8 +349,8 @@ def read_parquet(path: str, *, target: str | int | None = None, group: str | int
                     )
 
     labelled, grouped = columns.target is not None, columns.group is not None
-    digested = () if os.path.isdir(path) else files
-    return Source("parquet", path, len(columns.features), dtype, blocks, n_rows, labelled, grouped, files=digested)
+    known = {"files": () if os.path.isdir(path) else files, **columns.named}
+    return Source("parquet", path, len(columns.features), dtype, blocks, n_rows, labelled, grouped, **known)
 
 
 def _files(path: str) -> tuple[str, ...]:
