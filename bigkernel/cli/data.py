@@ -124,7 +124,9 @@ def _model_figures(path: str, *, as_json: bool) -> dict[str, Any]:
 
 def describe(corpus: Corpus, *, as_json: bool) -> dict[str, Any]:
     """Return the figures of a corpus that `info` and `ingest` print."""
-    figures = {
+    import numpy as np
+
+    figures: dict[str, Any] = {
         "kind": "corpus",
         "rows": corpus.n_rows,
         "features": corpus.n_features,
@@ -137,15 +139,21 @@ def describe(corpus: Corpus, *, as_json: bool) -> dict[str, Any]:
             os.path.getsize(os.path.join(place, file)) for place, _, files in os.walk(corpus.path) for file in files
         ),
     }
-    if "y" in corpus.columns and corpus.info.classes and len(corpus.info.classes) <= 100:
-        y = corpus.column("y")
-        names = corpus.info.classes
-        codes = list(range(len(names))) if any(isinstance(label, str) for label in names) else list(names)
-        figures["labels"] = {str(name): int((y == code).sum()) for name, code in zip(names, codes, strict=True)}
-        figures["unlabelled"] = int((y == -1).sum())
+    if "y" in corpus.columns:
+        y, classes = corpus.column("y"), corpus.info.classes
+        known = y[np.isfinite(y)]
+        numbers = "whole numbers" if (known == np.round(known)).all() else "numbers"
+        figures["labels_are"] = f"{len(classes)} classes" if classes else numbers
+        if 0 < len(classes) <= 100:
+            codes = range(len(classes)) if any(isinstance(label, str) for label in classes) else classes
+            counted = zip(classes, codes, strict=True)
+            figures["labels"] = {str(name): int((y == code).sum()) for name, code in counted}
+        elif not classes and len(known):
+            figures["labels"] = {"from": float(known.min()), "to": float(known.max())}
+        figures["unlabelled"] = int((y == -1).sum()) if classes else len(y) - len(known)
     described = asdict(corpus.info)
-    known = {name: described[name] for name in ("name", "image_shape", "scale") if described[name]}
-    return {**figures, **known, "source": described["source"]}
+    figures |= {name: described[name] for name in ("name", "image_shape", "scale") if described[name]}
+    return {**figures, "source": described["source"]}
 
 
 def _names(names: Sequence[str], *, as_json: bool) -> dict[str, Any]:

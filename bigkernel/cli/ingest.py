@@ -51,7 +51,8 @@ Examples:
     type=click.Choice(["auto", "classes", "numbers"]),
     default="auto",
     show_default=True,
-    help="auto: integers and text are classes, other numbers are targets.",
+    help="auto: text is classes; so are whole numbers if at most 10 are distinct, or 20 that count from 0 or 1, or "
+    "1,000 labels of images; other numbers are targets to regress on.",
 )
 @click.option(
     "--split",
@@ -113,6 +114,10 @@ def ingest(
     for share in shares.shares if shares else ():
         place = split_path(corpus, share)
         figures[f"share {share}"] = f"{open_corpus(place).n_rows:,} rows in {place}"
+    other = "numbers" if made.info.classes else "classes"
+    ambiguous = bool(made.info.classes) or figures.get("labels_are") == "whole numbers"
+    if labels_are == "auto" and ambiguous and not as_json and str not in set(map(type, made.info.classes)):
+        figures["labels_are"] += f" (change it by --labels-are {other})"
     show({**figures, "seconds": time.perf_counter() - start}, as_json=as_json, title=corpus)
 
 

@@ -75,7 +75,7 @@ def ingest(
                 most = None if n_rows is None else 1 + round(n_rows * portion)
             step = chunk_rows or chunk_rows_for(sources[0].n_features, sources[0].dtype.itemsize, most)
             writers.append(stack.enter_context(writer_for(place, first, here, chunk_rows=step, overwrite=overwrite)))
-        fill(writers, batches, Labelling(classes), split)
+        fill(writers, batches, Labelling(classes, images=info.image_shape is not None), split)
     return open_corpus(target_path)
 
 

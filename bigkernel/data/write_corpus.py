@@ -75,7 +75,8 @@ def write_corpus(
         unlabelled; all else is numbers, NaN where there is none.
     weight, domain, group : (n,), or None
     classes : "auto", True or False
-        "auto": whole numbers are classes where at most 1,000 differ.
+        "auto": whole numbers (3 or 3.0) are classes if at most 10 are distinct, or 20 that are 0 … k − 1 or 1 … k, or
+        1,000 labels of images.
     name : of the corpus; None: that of its directory
     image_shape : (h, w) of a row, where rows are pictures
     scale : divides stored values into the range that is meant (255 for pixels of 8 bits)
@@ -123,7 +124,7 @@ def write_corpus(
             f"image_shape: expected {width} pixels as in a row, found {height}×{breadth} = {height * breadth}"
         )
     with writer_for(path, first, info, chunk_rows=chunk_rows, overwrite=overwrite) as writer:
-        fill([writer], batches, Labelling(classes))
+        fill([writer], batches, Labelling(classes, images=info.image_shape is not None))
     return open_corpus(path)
 
 

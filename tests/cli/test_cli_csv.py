@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import numpy as np
 import pandas as pd
@@ -109,3 +110,27 @@ def test_names_pass_through_transforms_and_searches_and_come_from_frames(run, co
     assert write_corpus("e", pd.DataFrame(X)).info.feature_names == ()
     with pytest.raises(DataError, match="found 'a' in the place of 'width'"):
         colours.predict(open_corpus("c"))
+
+
+# ---------------------------------------------------------------- kinds of labels
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "other"),
+    [
+        (np.arange(N) % 27 + 3, "whole numbers", "classes"),  # rings of a shell
+        (np.arange(N) % 10, "10 classes", "numbers"),
+        (np.arange(N) % 7 + 3, "7 classes", "numbers"),  # grades of wine
+        (X[:, 0], "numbers", None),
+        (COLOURS, "2 classes", None),
+    ],
+)
+def test_the_kind_of_labels_is_announced_with_the_option_that_changes_it(run, values, kind, other):
+    write_csv("t.csv", {"a": X[:, 0], "y": values})
+    advice = f" (change it by --labels-are {other})" if other else ""
+    assert re.search(rf"labels are +{re.escape(kind + advice)} *\n", run("ingest", "t.csv", "c").stdout)
+    assert (open_corpus("c").info.classes != ()) == kind.endswith("classes")
+    assert open_corpus("c").info.classes == write_corpus("d", X, values).info.classes
+    if other:
+        assert "change it" not in run("ingest", "t.csv", "c", "--labels-are", other, "--overwrite").stdout
+        assert (open_corpus("c").info.classes != ()) == (other == "classes")
