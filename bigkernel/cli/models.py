@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 
 from bigkernel.cli import options as shared
 from bigkernel.cli.model_options import model_options
-from bigkernel.cli.options import Where, execution
+from bigkernel.cli.options import Where, execution, say
 from bigkernel.data.atomic_write import remove_at_once, require_apart, require_target, scratch_path
 from bigkernel.data.run_lock import claimed
 from bigkernel.errors import ConfigError, DataError, ResumeMismatchError
@@ -24,12 +25,21 @@ if TYPE_CHECKING:
 
 
 _PROBABILITIES = ("log_loss", "brier", "calibration_error")
-_VERDICT = ("rows", "error_percent", *_PROBABILITIES, "mse", "r2")
+_SCORES = (
+    *("accuracy_percent", "standard_error_percent", "balanced_accuracy_percent", "error_percent", *_PROBABILITIES),
+    *("r2", "rmse", "mae", "mse"),
+)
 # figures of a sweep's report
 _FIGURES = (
     *("executor", "workers", "segments", "gflops_per_second", "peak_bytes", "resumed_segments"),
     "driver_blas_threads",
 )
+# figures of a fit that people do not need every time
+_DETAILS = {
+    *("diagnostics", "block_rows", "trace_error", "landmark_choice", "dtype", "sums", "stage_seconds", "sweep_seconds"),
+    *("training_mse", "held_out_mse", "training_error_percent", "held_out_error_percent"),
+    *(name for name in _FIGURES if name != "resumed_segments"),
+}
 # shown if there are any
 _INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")
 
@@ -80,8 +90,10 @@ def fit(
         seconds = time.perf_counter() - start
         last = last_step(estimator)
         report: dict[str, Any] = last.fit_report()
-        report["training_mse"] = float(np.mean(last.training_mse_)) if hasattr(last, "training_mse_") else None
         report["fit_seconds"] = seconds
+        report["training_mse"] = mse = float(np.mean(last.training_mse_)) if hasattr(last, "training_mse_") else None
+        if mse is not None and not opened.info.classes and "weight" not in opened.columns:
+            report |= {"training_r2": 1 - mse / np.nanvar(opened.column("y")), "training_rmse": np.sqrt(mse)}
         given = {"corpus": corpus, "model": model, "transforms": list(options["transforms"]), "seed": options["seed"]}
         emit(Figures("fit", {**report, **given}))
         save_model(estimator, model, overwrite=overwrite)
@@ -90,22 +102,45 @@ def fit(
             verdict = _of_held_out(estimator, judged, chosen_rows(judged, on_bad_rows), of=of, pictures=bool(run))
             emit(Figures("score", limit_classes(verdict)))
     figures = _fit_figures(report, verdict)
-    if not as_json and "rounds" in figures:
+    if as_json:
+        show(figures, as_json=True)
+        return
+    if "rounds" in figures:
         figures["rounds"] = len(figures["rounds"])
-    show(figures, as_json=as_json, title=model)
+    hidden = {name for name in ("skipped_rows", "resumed_segments") if not figures.get(name)}
+    hidden |= {"labelled_rows"} if figures.get("labelled_rows") == figures.get("rows") else set()
+    shown = {name: value for name, value in figures.items() if name not in _DETAILS | hidden}
+    show(shown, as_json=False, title=model)
+    say(f"all figures: --json, or {shlex.quote(run)}/report.html" if run else "all figures: --json, or --run DIR")
+    say(_conclusion(figures, verdict, f"bigkernel score {shlex.quote(model)} CORPUS"))
+
+
+def _conclusion(figures: dict[str, Any], verdict: dict[str, Any], command: str) -> str:
+    """Return the last line of a fit: the score that matters."""
+    if verdict:
+        main = (
+            f"accuracy {verdict['accuracy_percent']:.2f} %"
+            if "accuracy_percent" in verdict
+            else f"R² {verdict['r2']:.4g}"
+        )
+        return f"{verdict['of']} {main} on {verdict['rows']:,} rows of {os.path.basename(verdict['corpus'])}"
+    training = f"training R² {figures['training_r2']:.4g}; " if "training_r2" in figures else ""
+    return f"{training}no rows were held out; to score others: {command}"
 
 
 def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of a fit: its report, the evaluation of its model, and the main figures of its sweep."""
+    """Return the figures of a fit: its report, the main figures of its sweep, and its scores at the end."""
     swept = report.pop("sweep", {})
     kind = "held_out" if verdict.get("of") == "held-out" else "training"
+    scores = {name: report.pop(name) for name in ("training_r2", "training_rmse", "training_mse") if name in report}
     figures = {
         **report,
-        **{f"{kind}_{name}": verdict[name] for name in _VERDICT if name in verdict},
         "sweep_seconds": swept.get("seconds"),
         **{name: swept[name] for name in _FIGURES if name in swept},
         **{name: swept[name] for name in _INCIDENTS if swept.get(name)},
         "stage_seconds": swept.get("stage_seconds", {}),
+        **scores,
+        **{f"{kind}_{name}": verdict[name] for name in ("rows", *_SCORES) if name in verdict},
     }
     return {name: value for name, value in figures.items() if value is not None}
 
@@ -233,8 +268,8 @@ def score(
 ) -> None:
     """Score MODEL on the labelled rows of CORPUS.
 
-    Shows error and accuracy of classes, or MSE and R² of numbers; for a model fitted with --probability also the
-    log-loss (nats), Brier score and calibration error.
+    Shows accuracy and error of classes, or R², RMSE and MAE of numbers; for a model fitted with --probability also
+    the log-loss (nats), Brier score and calibration error. The balanced accuracy is the mean over classes.
 
     With --run DIR finished segments are kept for --resume, and DIR/report.html shows the confusion of classes and the
     worst-classified rows.
@@ -249,7 +284,5 @@ def score(
     with execution(where, run=run, resume=resume, quiet=as_json):
         verdict = evaluate(loaded, opened, chosen_rows(opened, on_bad_rows), of="scored", pictures=bool(run))
         emit(Figures("score", {**limit_classes(verdict), "model": model}))
-    shown = ["rows", "error_percent", "standard_error_percent", "accuracy_percent", *_PROBABILITIES]
-    shown += ["mse", "r2", "seconds"]
-    shown += ["confusion", "classes"] * as_json
+    shown = ["rows", *_SCORES, "seconds", *["confusion", "classes"] * as_json]
     show({name: verdict[name] for name in shown if name in verdict}, as_json=as_json, title=title)

@@ -10,6 +10,7 @@ import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from sklearn.metrics import balanced_accuracy_score, mean_absolute_error, r2_score, root_mean_squared_error
 
 from bigkernel import load_model, open_corpus, write_corpus
 from bigkernel.errors import DataError
@@ -134,3 +135,26 @@ def test_the_kind_of_labels_is_announced_with_the_option_that_changes_it(run, va
     if other:
         assert "change it" not in run("ingest", "t.csv", "c", "--labels-are", other, "--overwrite").stdout
         assert (open_corpus("c").info.classes != ()) == (other == "classes")
+
+
+# ---------------------------------------------------------------- scores
+
+
+def test_a_fit_ends_with_its_score_and_score_has_the_usual_figures(run, colours):
+    write_csv("numbers.csv", {"a": X[:, 0], "b": X[:, 1], "y": X[:, 0] ** 2 + X[:, 2] / 9})
+    run("ingest", "numbers.csv", "numbers", "--split", "test=0.4")
+    held_out = run("fit", "numbers", "m", "--landmarks", 20, "--score", "numbers-test").stdout
+    scored = json.loads(run("score", "m", "numbers-test", "--json").stdout)
+    assert held_out.splitlines()[-1] == f"held-out R² {scored['r2']:.4g} on {scored['rows']} rows of numbers-test"
+    test, model = open_corpus("numbers-test"), load_model("m")
+    y, f = test.column("y"), np.asarray(model.predict(test))
+    expected = {"r2": r2_score(y, f), "rmse": root_mean_squared_error(y, f), "mae": mean_absolute_error(y, f)}
+    assert {name: scored[name] for name in expected} == pytest.approx(expected)
+    alone = json.loads(run("fit", "numbers", "alone", "--landmarks", 20, "--json").stdout)
+    y, f = open_corpus("numbers").column("y"), np.asarray(model.predict(open_corpus("numbers")))
+    assert alone["training_r2"] == pytest.approx(r2_score(y, f))
+    text = run("fit", "numbers", "alone", "--landmarks", 20, "--overwrite").stdout
+    assert "to score others: bigkernel score alone CORPUS" in text.splitlines()[-1]
+    scored = json.loads(run("score", "flowers.model", "flowers", "--json").stdout)
+    balanced = balanced_accuracy_score(COLOURS, np.asarray(colours.predict(open_corpus("flowers"))))
+    assert scored["balanced_accuracy_percent"] == pytest.approx(100 * balanced)
