@@ -292,7 +292,7 @@ def require_feature_names(name: str, names: Sequence[str], expected: Sequence[st
     for place, (found, known) in enumerate(zip(names, expected, strict=True)):
         if found != known:
             raise DataError(
-                f"{name}: expected the columns of {whose} in their order, found {found!r} in the place of {known!r} "
+                f"{name}: expected the columns of {whose} in their order, found {found!r} instead of {known!r} "
                 f"(column {place}); ingest a table with the same columns"
             )
 

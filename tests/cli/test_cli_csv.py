@@ -87,7 +87,7 @@ def test_names_of_columns_are_kept_in_corpus_and_model_and_checked(run, colours)
     assert colours.feature_names_in_.tolist() == names
     write_csv("others.csv", {"width": X[:, 0], "rooms": X[:, 1], "age": X[:, 2], "colour": COLOURS})
     run("ingest", "others.csv", "others")
-    message = "found 'rooms' in the place of 'height' (column 1)"
+    message = "found 'rooms' instead of 'height' (column 1)"
     for command in (
         ["predict", "flowers.model", "others", "p.csv"],
         ["score", "flowers.model", "others"],
@@ -109,7 +109,7 @@ def test_names_pass_through_transforms_and_searches_and_come_from_frames(run, co
         assert write_corpus("c", source, COLOURS, overwrite=True).info.feature_names == ("a", "b", "c")
     assert write_corpus("d", open_corpus("c")).info.feature_names == ("a", "b", "c")
     assert write_corpus("e", pd.DataFrame(X)).info.feature_names == ()
-    with pytest.raises(DataError, match="found 'a' in the place of 'width'"):
+    with pytest.raises(DataError, match="found 'a' instead of 'width'"):
         colours.predict(open_corpus("c"))
 
 
