@@ -26,6 +26,7 @@ Examples:
   bigkernel ingest usps.npz mnist.npz both.corpus        domain 0 and 1
   bigkernel ingest rows.libsvm.gz rows.corpus            stored dense
   bigkernel ingest rows.csv all.corpus --target kind --split test=0.1
+  bigkernel ingest rows.csv c.corpus --drop id --on-bad-rows skip
   bigkernel ingest https://host/store.zarr c.corpus --x data --y none
 """
 
@@ -38,6 +39,7 @@ Examples:
     "--labels", type=click.Path(), multiple=True, help="idx, npy: label file, one per source; or none [detected]."
 )
 @click.option("--target", help="csv, parquet: label column: name, number from 0, or none [the last].")
+@click.option("--drop", multiple=True, metavar="COLUMN", help="csv, parquet: leave out a column; may be repeated.")
 @click.option("--group-column", "group", help="csv, parquet: column of the groups (rows that belong together).")
 @click.option("--delimiter", help="csv: , ; tab or blank [detected].")
 @click.option("--x", help="npz, mat, zarr: name of the matrix [the largest; x].")
@@ -55,6 +57,14 @@ Examples:
     "1,000 labels of images; other numbers are targets to regress on.",
 )
 @click.option(
+    "--on-bad-rows",
+    type=click.Choice(["refuse", "skip"]),
+    default="refuse",
+    show_default=True,
+    help="Rows with missing, invalid or infinite values: stop with an error that names the file and the row, or leave "
+    "them out and count them.",
+)
+@click.option(
     "--split",
     multiple=True,
     metavar="NAME=SHARE",
@@ -67,9 +77,9 @@ Examples:
 @overwrite_option
 @json_option
 def ingest(
-    sources: tuple[str, ...], corpus: str, labels: tuple[str, ...], labels_are: str, split: tuple[str, ...],
-    split_by: Literal["row", "group"], seed: int, chunk_rows: int | None, name: str | None, overwrite: bool,
-    as_json: bool, **reading: Any,
+    sources: tuple[str, ...], corpus: str, labels: tuple[str, ...], labels_are: str, on_bad_rows: str,
+    split: tuple[str, ...], split_by: Literal["row", "group"], seed: int, chunk_rows: int | None, name: str | None,
+    overwrite: bool, as_json: bool, **reading: Any,
 ) -> None:  # fmt: skip
     """Read each SOURCE (file, folder or URL) into one corpus at CORPUS.
 
@@ -80,6 +90,7 @@ def ingest(
     from bigkernel.data.atomic_write import require_target
     from bigkernel.data.corpus import open_corpus
     from bigkernel.data.ingest import ingest as ingest_sources
+    from bigkernel.data.readers.source import SkippedRows
     from bigkernel.data.write_corpus import Split, split_path
     from bigkernel.monitor.terminal.bar import bar
 
@@ -94,7 +105,10 @@ def ingest(
     shares = Split(_shares(split), split_by, seed) if split else None
     # a file of labels for each source, or one word for all
     each = labels if len(labels) == len(sources) else labels * len(sources) or (None,) * len(sources)
-    opened = [open_source(path, labels=file, **reading) for path, file in zip(sources, each, strict=True)]
+    skipped = SkippedRows() if on_bad_rows == "skip" else None
+    opened = [
+        open_source(path, labels=file, skipped=skipped, **reading) for path, file in zip(sources, each, strict=True)
+    ]
     what = os.path.basename(opened[0].path.rstrip("/")) + (f" and {len(opened) - 1} more" if len(opened) > 1 else "")
     with bar(f"ingest {what}", enabled=not as_json) as update:
         made = ingest_sources(
@@ -111,6 +125,8 @@ def ingest(
         "format": ", ".join(dict.fromkeys(source.format for source in opened)),
         **describe(made, as_json=as_json),
     }
+    if skipped is not None:
+        figures |= {"skipped_rows": skipped.count, **({"first_skipped": skipped.first} if skipped.first else {})}
     for share in shares.shares if shares else ():
         place = split_path(corpus, share)
         figures[f"share {share}"] = f"{open_corpus(place).n_rows:,} rows in {place}"

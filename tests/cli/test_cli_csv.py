@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pandas as pd
-import pyarrow
+import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
@@ -105,7 +105,7 @@ def test_names_pass_through_transforms_and_searches_and_come_from_frames(run, co
     run("tune", "flowers", "--transform", "standardize", "--landmarks", 9, "--alpha", "0.1,1", "--out", "t")
     assert load_model("t/best.model").feature_names_in_.tolist() == ["width", "height", "age"]
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
-    for source in (frame, pyarrow.Table.from_pandas(frame)):
+    for source in (frame, pa.Table.from_pandas(frame)):
         assert write_corpus("c", source, COLOURS, overwrite=True).info.feature_names == ("a", "b", "c")
     assert write_corpus("d", open_corpus("c")).info.feature_names == ("a", "b", "c")
     assert write_corpus("e", pd.DataFrame(X)).info.feature_names == ()
@@ -158,3 +158,49 @@ def test_a_fit_ends_with_its_score_and_score_has_the_usual_figures(run, colours)
     scored = json.loads(run("score", "flowers.model", "flowers", "--json").stdout)
     balanced = balanced_accuracy_score(COLOURS, np.asarray(colours.predict(open_corpus("flowers"))))
     assert scored["balanced_accuracy_percent"] == pytest.approx(100 * balanced)
+
+
+# ---------------------------------------------------------------- bad rows and columns of text
+
+
+def test_bad_rows_are_refused_by_row_and_column_or_left_out_and_counted(run):
+    columns = {name: X[:, j].astype(object) for j, name in enumerate("abc")} | {"y": COLOURS.astype(object)}
+    columns["b"][7], columns["a"][20], columns["c"][90], columns["y"][120] = "", "n/k", "inf", "?"
+    write_csv("t.csv", columns)
+    refused = run("ingest", "t.csv", "c", code=3).stderr
+    for expected in ("column 'a': Row #22", "'n/k'", "--on-bad-rows skip", "--drop"):
+        assert expected in refused
+    with open("t.csv", "a") as file:
+        file.write("1,2,3\n")  # a cell is missing
+    shown = json.loads(run("ingest", "t.csv", "c", "--on-bad-rows", "skip", "--json").stdout)
+    assert (shown["skipped_rows"], shown["rows"]) == (5, N - 4)
+    assert sorted(shown["first_skipped"]) == sorted(["t.csv line 202", *(f"t.csv row {i}" for i in (7, 20, 90, 120))])
+    good = np.delete(np.arange(N), [7, 20, 90, 120])
+    np.testing.assert_array_equal(open_corpus("c")[:], X[good])
+    assert open_corpus("c").head(N)["y"].tolist() == COLOURS[good].tolist()
+
+
+def test_bad_rows_of_parquet_and_arrays_are_left_out(run):
+    values = X[:, 1].copy()
+    values[3] = np.nan
+    whole = pa.array([None, *range(1, N)], pa.int16())
+    pyarrow.parquet.write_table(pa.table({"a": whole, "b": values, "y": COLOURS}), "t.parquet")
+    np.savez("t.npz", x=np.column_stack([X[:, 0], values]), y=X[:, 0])
+    assert "column 'a': missing value" in run("ingest", "t.parquet", "c", code=3).stderr
+    for source, rows in (("t.parquet", [0, 3]), ("t.npz", [3])):
+        shown = json.loads(run("ingest", source, "c", "--on-bad-rows", "skip", "--json", "--overwrite").stdout)
+        assert shown["first_skipped"] == [f"{source} row {row}" for row in rows]
+        np.testing.assert_array_equal(open_corpus("c")[:][:, 1], np.delete(values, rows))
+
+
+def test_columns_are_dropped_by_name_or_number(run):
+    write_csv("t.csv", {"id": COLOURS, "a": X[:, 0], "note": COLOURS, "y": X[:, 1]})
+    assert "column 'id'" in run("ingest", "t.csv", "c", code=3).stderr
+    run("ingest", "t.csv", "c", "--drop", "id", "--drop", 2)
+    assert (open_corpus("c").info.feature_names, open_corpus("c").info.target) == (("a",), "y")
+    run("ingest", "t.csv", "d", "--drop", "id", "--drop", "y")  # the last that is left is the target
+    assert open_corpus("d").info.target == "note"
+    assert "found no column 'b' for --drop" in run("ingest", "t.csv", "e", "--drop", "b", code=3).stderr
+    both = run("ingest", "t.csv", "e", "--drop", "y", "--target", "y", code=3).stderr
+    assert "'y' is to be left out (--drop), and is the target" in both
+    assert "all 200 rows have bad values" in run("ingest", "t.csv", "e", "--on-bad-rows", "skip", code=3).stderr
