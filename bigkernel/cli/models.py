@@ -44,7 +44,7 @@ _DETAILS = {
 _INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")
 
 
-@click.command()
+@click.command(cls=shared.GroupedCommand)
 @click.argument("corpus", type=click.Path())
 @click.argument("model", type=click.Path())
 @model_options
@@ -54,7 +54,7 @@ _INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "da
     "held_out",
     type=click.Path(),
     metavar="CORPUS",
-    help="Score the model on the labelled rows of another corpus; the report of --run then shows the confusion matrix.",
+    help="Score the model on the labelled rows of another corpus.",
 )
 @shared.cluster_options
 @shared.run_options
@@ -67,8 +67,12 @@ def fit(
     """Fit a model to CORPUS and save it at MODEL.
 
     \b
+    bigkernel fit table.corpus table.model --transform standardize \\
+        --alpha 0.1 --score table-test.corpus
     bigkernel fit train.corpus digits.model --transform unit-norm \\
         --sigma 0.7071 --alpha 0.1 --landmarks 1000 --cluster local
+
+    bigkernel tune chooses --sigma and --alpha by cross-validation.
     """
     import numpy as np
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -190,6 +191,16 @@ def test_help_names_every_option(run, command):
         name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
         assert name in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", ["fit", "plan"])
+def test_help_lists_options_once_by_heading_the_main_ones_first_on_80_lines(run, command):
+    text = run(command, "--help").stdout
+    headings = [text.index(heading) for heading in ("\nMain options:", "\nMore options:", "\nWhere and how it runs:")]
+    assert headings == sorted(headings)
+    assert headings[0] < text.index("  --landmarks") < headings[1] < text.index("  --degree") < headings[2]
+    assert len(re.findall(r"\n  --landmarks ", text)) == 1
+    assert text.count("\n") <= 80
 
 
 # ---------------------------------------------------------------- exit codes
