@@ -18,6 +18,7 @@ from .estimators import ConvolutionalNystroem as ConvolutionalNystroem
 from .estimators import KernelLogisticClassifier as KernelLogisticClassifier
 from .estimators import KernelRidge as KernelRidge
 from .estimators import KernelRidgeClassifier as KernelRidgeClassifier
+from .estimators import LabelledRowsClassifier as LabelledRowsClassifier
 from .estimators import LinearRegression as LinearRegression
 from .estimators import MomentNormalizer as MomentNormalizer
 from .estimators import Nystroem as Nystroem

@@ -88,3 +88,11 @@ class DifferentBlasWarning(UserWarning):
 
 class BestAtEdgeWarning(UserWarning):
     """The best candidate of a search lies at an end of its grid; names the parameter, the side and values to add."""
+
+
+class MissingLabelWarning(UserWarning):
+    """A classifier without unlabelled rows takes −1 for a class beside several others."""
+
+
+class ColumnScaleWarning(UserWarning):
+    """One column of the rows has a far larger scale than the others, and decides their distances."""

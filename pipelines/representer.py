@@ -131,7 +131,7 @@ def fit_all(
     for degree in DEGREES:
         fits[NAMES[degree]], seconds[NAMES[degree]] = timed(polynomial, x, y, degree, np.concatenate([x, at]))
     sigma, alpha = kernel.mapped(gamma)
-    model, seconds["kernel"] = timed(KernelRidge(Gaussian(sigma), alpha=alpha).fit, x[:, None], y)
+    model, seconds["kernel"] = timed(KernelRidge(Gaussian(sigma), alpha=alpha, fit_intercept=False).fit, x[:, None], y)
     mean, unit_std = model.predict(at[:, None], return_std=True)
     fits["kernel"] = np.concatenate([model.predict(x[:, None]), mean])
     # standard deviation for our kernel of scale 1; the printed kernel is g2 times as large
@@ -205,7 +205,7 @@ def _leave_one_out(x: Array, y: Array, degree: int | None, sigma: float, alpha: 
     for i in range(len(x)):
         rest = np.arange(len(x)) != i
         if degree is None:
-            model = KernelRidge(Gaussian(sigma), alpha=alpha).fit(x[rest, None], y[rest])
+            model = KernelRidge(Gaussian(sigma), alpha=alpha, fit_intercept=False).fit(x[rest, None], y[rest])
             value = model.predict(x[[i], None])
         else:
             value = polynomial(x[rest], y[rest], degree, x[[i]])

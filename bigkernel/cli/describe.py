@@ -82,8 +82,8 @@ def _kernel(options: dict[str, Any]) -> Kernel:
     name = options["kernel"]
     taken = {
         "gaussian": {"sigma": "sigma"},
-        "matern": {"length_scale": "sigma", "nu": "nu"},
-        "laplacian": {"gamma": "gamma"},
+        "matern": {"sigma": "sigma", "nu": "nu"},
+        "laplacian": {"sigma": "sigma", "gamma": "gamma"},
         "polynomial": {"gamma": "gamma", "degree": "degree"},
         "sigmoid": {"gamma": "gamma"},
     }.get(name, {})

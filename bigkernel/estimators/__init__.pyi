@@ -8,6 +8,7 @@ from .image_transforms import ConvolutionalNystroem as ConvolutionalNystroem
 from .image_transforms import MomentNormalizer as MomentNormalizer
 from .image_transforms import OrientationFeatures as OrientationFeatures
 from .jda import JDA as JDA
+from .labelled_rows import LabelledRowsClassifier as LabelledRowsClassifier
 from .linear import LinearRegression as LinearRegression
 from .linear import Ridge as Ridge
 from .logistic import KernelLogisticClassifier as KernelLogisticClassifier

@@ -128,7 +128,7 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
 
     Parameters
     ----------
-    kernel, degree, coef0, dtype, random_state : as in `KernelRidge`
+    kernel, degree, coef0, dtype, random_state, verbose : as in `KernelRidge`
     n_landmarks : int or None
         m. None: every row is a landmark, for some thousands of rows.
     landmarks : str or array (m, d), default "k-means"
@@ -231,6 +231,7 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
         class_weight: dict[object, float] | str | None = None,
         probability: bool = False,
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import dask
 import numpy as np
 import zarr
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
-from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _check_feature_names, check_is_fitted
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils._available_if import _AvailableIfDescriptor
+from sklearn.utils.validation import _check_feature_names, check_consistent_length, check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
@@ -56,6 +58,8 @@ from bigkernel.estimators.inputs import (
     is_lazy,
     is_sound,
     near_target,
+    no_label,
+    plain_labels,
     read_cells,
     read_training,
 )
@@ -111,28 +115,59 @@ def cached_predictor(fit: object, make: Callable[[], Predictor]) -> Predictor:
     return _PREDICTORS.setdefault(fit, make()) if predictor is None else predictor
 
 
-def _predicts(estimator: BaseEstimator) -> bool:
-    """Return whether an estimator predicts, which transformers do not."""
-    return not hasattr(estimator, "transform")
+F = TypeVar("F")
 
 
-def _adds_rows(estimator: RowsEstimator) -> bool:
-    """Return whether a fit keeps sums for `partial_fit`; raise where it could not calibrate again."""
+class _Available(_AvailableIfDescriptor):
+    def _check(self, obj: BaseEstimator, owner: type) -> None:
+        if lacking := self.check(obj):
+            raise AttributeError(f"{owner.__name__} has no {self.attribute_name}: {lacking}")
+
+
+def available(lacks: Callable[[BaseEstimator], str]) -> Callable[[F], F]:
+    """Make a method present unless `lacks` says what the estimator lacks for it, which the `AttributeError` repeats."""
+
+    def decorate(method: F) -> F:
+        return cast(F, _Available(method, lacks, attribute_name=method.__name__))  # type: ignore[attr-defined]
+
+    return decorate
+
+
+def lacking(estimator: BaseEstimator, name: str) -> str:
+    """Say why an estimator has no method of this name, or return ""."""
+    try:
+        getattr(estimator, name)
+    except AttributeError as error:
+        return str(error.__cause__ or error)
+    return ""
+
+
+def _predicts(estimator: BaseEstimator) -> str:
+    return "it transforms rows" if hasattr(estimator, "transform") else ""
+
+
+def _adds_rows(estimator: RowsEstimator) -> str:
+    """Say why a fit keeps no sums to which `partial_fit` adds, or return ""."""
+    if not estimator._keeps_sums:
+        return "its fit takes several sweeps of the same rows; fit all rows at once"
     if getattr(estimator, "probability", False):
-        try:
-            refuse_calibrated(estimator._method(), "partial_fit")
-        except ConfigError as error:
-            raise AttributeError(str(error)) from None
-    return estimator._keeps_sums and not estimator._columns().exact and getattr(estimator, "solver", None) != "cg"
+        return "probabilities are calibrated on all rows; set probability=False"
+    if getattr(estimator, "solver", None) == "cg":
+        return "conjugate gradients keep no sums; set solver='direct'"
+    return "an exact fit keeps no sums; set n_landmarks" if estimator._columns().exact else ""
 
 
-def _gives_probabilities(estimator: RowsEstimator) -> bool:
-    """Return whether a fit gives probabilities; otherwise raise an `AttributeError` with advice."""
-    if not getattr(estimator, "probability", True):
-        raise AttributeError(
-            f"{type(estimator).__name__} was fitted without probabilities; set probability=True and fit again"
-        )
-    return True
+def _gives_probabilities(estimator: RowsEstimator) -> str:
+    return "" if getattr(estimator, "probability", True) else "set probability=True and fit again"
+
+
+def shown(verbose: int) -> AbstractContextManager[None]:
+    """Return a context in which progress is displayed, by the parameter `verbose` of an estimator."""
+    if not verbose:
+        return nullcontext()
+    from bigkernel.monitor.terminal.bar import progress
+
+    return progress(verbose=int(verbose))
 
 
 class RowsEstimator(BaseEstimator):
@@ -225,7 +260,7 @@ class RowsEstimator(BaseEstimator):
         """
         self.check_parameters()
         data = self._read_fit(X, y, sample_domain, sample_weight)
-        with job(f"{type(self).__name__}.fit"):
+        with job(f"{type(self).__name__}.fit"), shown(self.verbose):
             method = self._method()
             self._fitted = calibrate(method, fitting.fit(method, self._columns(), data), data)
         return self
@@ -242,7 +277,7 @@ class RowsEstimator(BaseEstimator):
             method.require_same(before)
         known = None if before is None else before.inputs
         data = read_training(self, X, y, sample_weight, known=known, classes=classes)
-        with job(f"{type(self).__name__}.partial_fit"):
+        with job(f"{type(self).__name__}.partial_fit"), shown(self.verbose):
             if before is not None:
                 self._fitted = fitting.add_rows(method, before, data)
             else:
@@ -317,7 +352,7 @@ class RowsEstimator(BaseEstimator):
 
     # -- scores ------------------------------------------------------------------------------------------------------
 
-    @available_if(_predicts)
+    @available(_predicts)
     def score_totals(
         self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None, *, worst: int = 0
     ) -> Accumulator:
@@ -330,7 +365,7 @@ class RowsEstimator(BaseEstimator):
         if y is None and "y" not in rows.columns:
             raise DataError(f"{rows.name}: expected labels to score against, found none")
         if isinstance(self, ClassifierMixin):
-            rows, targets = class_targets(self, rows, None if y is None else np.asarray(y), self.classes_)
+            rows, targets = class_targets(self, rows, y if y is None else plain_labels(y), self.classes_)
         else:
             targets = Targets(len(self._coefficients()[1]), missing=-1 if y is None and rows.classes else None)
             rows = as_rows(rows, y)
@@ -398,7 +433,7 @@ class RowsEstimator(BaseEstimator):
         check_is_fitted(self)
         return replace(self._predictor(), features=self._features())
 
-    @available_if(_predicts)
+    @available(_predicts)
     def predict(self, X: RowsLike) -> Array | da.Array:
         """Predict labels (n,) or numbers (n,) or (n, c) of the rows X.
 
@@ -410,7 +445,7 @@ class RowsEstimator(BaseEstimator):
         """Return the predictor whose last column is a standard deviation."""
         raise ConfigError(f"std: {type(self).__name__} has no predictive standard deviation; use KernelRidge")
 
-    @available_if(_predicts)
+    @available(_predicts)
     def predict_to(
         self,
         X: RowsLike,
@@ -458,19 +493,19 @@ class RowsEstimator(BaseEstimator):
 class Regressor(MultiOutputMixin, RegressorMixin, RowsEstimator):
     """Base of the regressors; comes before `LandmarkEstimator` among the bases."""
 
-    @available_if(_adds_rows)
+    @available(_adds_rows)
     def partial_fit(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> Self:
         """Add rows; the result is the fit to all rows with the landmarks that the first call chose."""
         return self._partial_fit(X, y, None, sample_weight)
 
     def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
-        """Return R².
+        """Return R², of semi-supervised regressors over the rows with a target.
 
         Lazy input is scored by one sweep, without the rows that have no target, by its own targets unless y is given.
         """
         if is_lazy(X):
             return score(self.score_totals(X, y, sample_weight))
-        return float(RegressorMixin.score(self, X, y, sample_weight))
+        return score_in_memory(self, X, y, sample_weight)
 
 
 class Classifier(ClassifierMixin, RowsEstimator):
@@ -483,7 +518,7 @@ class Classifier(ClassifierMixin, RowsEstimator):
     calibration_scale_ = Fitted[float]("calibration.scale")
     calibration_offset_ = Fitted[Array]("calibration.offset")
 
-    @available_if(_adds_rows)
+    @available(_adds_rows)
     def partial_fit(
         self, X: RowsLike, y: ColumnLike = None, classes: ColumnLike = None, sample_weight: ColumnLike = None
     ) -> Self:
@@ -496,20 +531,20 @@ class Classifier(ClassifierMixin, RowsEstimator):
         return self._partial_fit(X, y, classes, sample_weight)
 
     def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
-        """Return the accuracy.
+        """Return the accuracy, of semi-supervised classifiers over the rows with a label.
 
         Lazy input is scored by one sweep, without the rows that have no label, by its own labels unless y is given.
         """
         if is_lazy(X):
             return score(self.score_totals(X, y, sample_weight))
-        return float(ClassifierMixin.score(self, X, y, sample_weight))
+        return score_in_memory(self, X, y, sample_weight)
 
     def decision_function(self, X: RowsLike) -> Array | da.Array:
         """Compute the values of f: (n, c), or (n,) for two classes (positive: the second)."""
         values = self._values(X)
         return values[:, 1] - values[:, 0] if len(self.classes_) == 2 else values
 
-    @available_if(_gives_probabilities)
+    @available(_gives_probabilities)
     def predict_proba(self, X: RowsLike) -> Array | da.Array:
         """Predict probabilities of the classes for the rows X, (n, c): an array, or a lazy Dask array for lazy input.
 
@@ -522,7 +557,7 @@ class Classifier(ClassifierMixin, RowsEstimator):
         """
         return self._of_logits(X, softmax)
 
-    @available_if(_gives_probabilities)
+    @available(_gives_probabilities)
     def predict_log_proba(self, X: RowsLike) -> Array | da.Array:
         """Predict log-probabilities, finite even where `predict_proba` underflows."""
         return self._of_logits(X, log_softmax)
@@ -533,6 +568,26 @@ class Classifier(ClassifierMixin, RowsEstimator):
             raise ConfigError(f"{type(self).__name__}: fitted with probability=False; fit again with probability=True")
         values = self._values(X)
         return values.map_blocks(function, dtype=np.float64) if is_dask_array(values) else function(values)
+
+
+def score_in_memory(
+    estimator: BaseEstimator,
+    X: RowsLike,
+    y: ColumnLike,
+    sample_weight: ColumnLike,
+) -> float:
+    """Return accuracy or R² of rows in memory, of semi-supervised estimators for the rows with a label alone."""
+    predicted, classifier = estimator.predict(X), isinstance(estimator, ClassifierMixin)
+    if estimator._semi_supervised and y is not None:
+        y = plain_labels(y) if classifier else np.asarray(y, np.float64)
+        check_consistent_length(y, predicted)
+        labelled = ~(no_label(y) if classifier else np.isnan(y).reshape(len(y), -1).any(axis=1))
+        if not labelled.any():
+            raise DataError("y: expected a labelled row to score against, found none")
+        y, predicted = y[labelled], predicted[labelled]
+        sample_weight = None if sample_weight is None else np.asarray(sample_weight)[labelled]
+    metric = accuracy_score if classifier else r2_score
+    return float(metric(y, predicted, sample_weight=sample_weight))
 
 
 def _labels(values: Array, classes: Array) -> Array:
@@ -617,6 +672,15 @@ class LandmarkEstimator(RowsEstimator):
             random_state=self.random_state,
             exact=exact,
         )
+
+    def set_params(self, **params: object) -> Self:
+        """Set parameters; `kernel__sigma` and the like turn a kernel given by name into the kernel itself."""
+        if isinstance(self.kernel, str) and any(name.startswith("kernel__") for name in params):
+            super().set_params(kernel=params.pop("kernel", self.kernel))
+            if isinstance(self.kernel, str):
+                super().set_params(kernel=self.given_kernel())
+        result: Self = super().set_params(**params)
+        return result
 
     def check_parameters(self) -> None:
         super().check_parameters()

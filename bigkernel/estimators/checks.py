@@ -5,6 +5,7 @@ Sums are computed with overflow ignored (a square of 1e200 is infinite) and chec
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral, Real
@@ -18,7 +19,7 @@ from sklearn.utils._param_validation import Interval, InvalidParameterError, Str
 
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
-from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLargeError
+from bigkernel.errors import BigKernelError, ColumnScaleWarning, ConfigError, DataError, PlanTooLargeError
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import KERNELS, SCALES
 from bigkernel.kernels.given import PAIRWISE, Precomputed
@@ -35,6 +36,7 @@ KERNEL_CONSTRAINTS: dict[str, list[object]] = {
     "landmarks": [str, "array-like"],
     "dtype": [StrOptions({"auto", "float32", "float64"})],
     "random_state": ["random_state"],
+    "verbose": ["verbose"],
 }
 # of the regressors that take a penalty for each target
 PENALTIES: dict[str, list[object]] = {"alpha": [Real, StrOptions({"gcv"}), "array-like"]}
@@ -131,6 +133,29 @@ def require_sums(statistics: Mapping[str, Array]) -> None:
         raise DataError("X: sums of its kernel values exceed the range of float64; scale the rows")
     for squares, cross, total in zip(q, C, t, strict=True):
         require_squares("y", squares, np.vstack([cross, total[None]]))
+
+
+LARGEST_RATIO = 100  # of standard deviations; among pixels of images that vary it is below 10
+
+
+def warn_of_scales(kernel: Kernel, points: Array) -> None:
+    """Warn if one column of points (m, d) decides the distances of a kernel that has one width for all columns."""
+    if not kernel.of_distance or any(np.ndim(value) for value in kernel.get_params(deep=False).values()):
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        scales = np.std(points[:: -(-len(points) // 256)], axis=0, dtype=np.float64)  # 256 rows at most
+    varying = np.sort(scales[scales > 0])
+    if len(varying) < 2:
+        return
+    smallest, middle, largest = varying[[0, (len(varying) - 1) // 2, -1]]
+    if largest > LARGEST_RATIO * middle:
+        warnings.warn(
+            f"columns differ {largest / smallest:,.0f}-fold in scale: column {np.argmax(scales)} has "
+            f"{largest / middle:,.0f} times the standard deviation of the median column, and decides all distances; "
+            "standardize the columns (Standardizer in a Pipeline, --transform standardize)",
+            ColumnScaleWarning,
+            stacklevel=2,
+        )
 
 
 class Solver(Protocol):

@@ -149,7 +149,7 @@ class DICA(LandmarkEstimator, RowTransformer):
 
     Parameters
     ----------
-    kernel, landmarks, gamma, degree, coef0, dtype, random_state : as in `KernelRidge`
+    kernel, landmarks, gamma, degree, coef0, dtype, random_state, verbose : as in `KernelRidge`
     n_components : int, default 20
         Number of components to keep; there may be fewer, for DICA at most one less than the number of classes.
     supervised : bool, default True
@@ -237,6 +237,7 @@ class DICA(LandmarkEstimator, RowTransformer):
         coef0: float = 1.0,
         dtype: str = "auto",
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 

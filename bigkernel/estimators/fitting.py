@@ -37,6 +37,7 @@ from bigkernel.estimators.fit_state import (
     Solved,
     Training,
 )
+from bigkernel.estimators.graph import NO_GRAPH, Graph
 from bigkernel.estimators.inputs import ExactRows, read_exact
 from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
 from bigkernel.estimators.precision import (
@@ -76,6 +77,7 @@ class Method(Generic[R, S]):
     name : of the estimator, for messages
     alpha : its penalty
     probability : whether the sums of five folds are kept beside those of all rows, to calibrate probabilities
+    graph : of all rows, whose weight is 0 where a method has none
     unlabelled : "keep" where rows without a label (−1, NaN) shape the model, "drop" where they are left out
     has_formula : whether the error of a solution has a formula; otherwise sums are perturbed (`estimate_error`)
     rotates : whether its columns are used together, up to a rotation
@@ -87,6 +89,7 @@ class Method(Generic[R, S]):
     name: str
     alpha: Alpha = 0.0
     probability: bool = False
+    graph: Graph = NO_GRAPH
     solution_type: ClassVar[type[Solution]] = Solution
     unlabelled: ClassVar[str] = "drop"
     semi_supervised: ClassVar[bool] = False
@@ -176,10 +179,8 @@ class Method(Generic[R, S]):
             f"{self.name}: its penalty is not supported by SweepSearchCV; use scikit-learn's GridSearchCV"
         )
 
-    def coordinates(
-        self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
-    ) -> Coordinates:
-        """Return the coordinates in which the method is ridge, from the moments of all rows.
+    def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
+        """Return the coordinates in which the method is ridge, from the sums of all rows.
 
         `whitening` is that of the basis, if known.
         """

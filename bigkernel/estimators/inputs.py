@@ -12,10 +12,11 @@ and k the number of classes with rows. It reads only the columns y and weight, b
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from numbers import Real
+from numbers import Integral, Real
 from typing import TypeGuard
 
 import dask
@@ -46,8 +47,14 @@ from bigkernel.engine.rows import (
     is_dask_frame,
     unwrapped,
 )
-from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.checks import require_exact, require_some, require_squares, require_targets
+from bigkernel.errors import ConfigError, DataError, MissingLabelWarning
+from bigkernel.estimators.checks import (
+    require_exact,
+    require_some,
+    require_squares,
+    require_targets,
+    warn_of_scales,
+)
 from bigkernel.estimators.fit_state import Inputs, Problem, Training
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.pseudo_labels import label_slots
@@ -209,7 +216,8 @@ def _require_y(estimator: BaseEstimator, rows: Rows, y: ColumnLike) -> None:
 
 def _validated(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, *, reset: bool) -> tuple[Array, Array]:
     if isinstance(estimator, ClassifierMixin):
-        rows, labels = validate_input(estimator, X, y, reset=reset)
+        labels = _labels_in_memory(estimator, y)
+        rows, labels = validate_input(estimator, X, labels, reset=reset)
         check_classification_targets(labels)
         return rows, labels
     if estimator._semi_supervised and y is not None:
@@ -245,6 +253,49 @@ def no_label(y: Array) -> Array:
     return missing
 
 
+def is_missing(label: object) -> bool:
+    """Return whether this label of an array of objects is None, NaN or pandas' NA."""
+    return label is None or type(label).__name__ == "NAType" or bool(label != label)
+
+
+def plain_labels(y: ColumnLike) -> Array:
+    """Return labels (n,) in memory as numbers or text, with −1 or "-1" for None, NaN and pandas' NA.
+
+    Raises
+    ------
+    DataError
+        Labels are of several kinds, or infinite.
+    """
+    given: Array = column_or_1d(np.asarray(y), warn=True)
+    if given.dtype.kind == "f":
+        return np.where(np.isnan(given), -1, given)
+    if given.dtype.kind != "O":
+        return given
+    missing = np.array([is_missing(label) or label in (-1, "-1") for label in given], bool)
+    labelled = given[~missing]
+    for kind, dtype in ((Integral, np.int64), (Real, np.float64), (str, np.str_)):
+        if all(isinstance(label, kind) for label in labelled):
+            return np.where(missing, "-1" if kind is str else -1, given).astype(dtype)
+    row = next(row for row, label in enumerate(given) if not (missing[row] or isinstance(label, str)))
+    raise DataError(f"y: row {row} has the label {given[row]!r}; expected only text or only numbers")
+
+
+def _labels_in_memory(estimator: BaseEstimator, y: ColumnLike) -> ColumnLike:
+    """Return y with −1 where a label is missing; `DataError` if the estimator needs all labels."""
+    if y is None or estimator._semi_supervised:
+        return y if y is None else plain_labels(y)
+    given = np.asarray(y)
+    if given.dtype.kind == "O" and given.ndim == 1:
+        missing = np.flatnonzero([is_missing(label) for label in given])
+        if len(missing):
+            raise DataError(
+                f"y: {len(missing)} of {len(given)} rows have no label (the first is row {missing[0]}), and "
+                f"{type(estimator).__name__} needs all; leave these rows out, fit LabelledRowsClassifier(…), which "
+                "does, or use SSSLClassifier, which learns from them"
+            )
+    return y
+
+
 def find_classes(estimator: BaseEstimator, rows: Rows, y: ColumnLike, classes: ColumnLike = None) -> Array:
     """Return the sorted labels of rows, of a corpus or as listed, without −1 where labels may be missing."""
     if classes is not None:
@@ -255,8 +306,16 @@ def find_classes(estimator: BaseEstimator, rows: Rows, y: ColumnLike, classes: C
         values = rows.column("y") if y is None else np.asarray(y)
         assert values is not None
         labels = np.unique(values)
+        missing = no_label(labels)
         if estimator._semi_supervised or y is None:
-            labels = labels[~no_label(labels)]
+            labels = labels[~missing]
+        elif missing.any() and len(labels) > 3:
+            warnings.warn(
+                f"y: −1 is one of the {len(labels)} classes of {type(estimator).__name__}; if it marks rows without a "
+                "label, leave these out, or fit LabelledRowsClassifier(…), which does",
+                MissingLabelWarning,
+                stacklevel=6,
+            )
     return _require_classes(estimator, labels)
 
 
@@ -370,11 +429,8 @@ def _labels(estimator: BaseEstimator, rows: Rows, y: ColumnLike) -> tuple[Rows, 
     classes = None
     if y is not None and not is_lazy(y):
         try:
-            given = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite="allow-nan", input_name="y")
-            given = column_or_1d(given, warn=True)
-            check_consistent_length(given, np.empty(len(rows)))
-            given = _plain_labels(given) if given.dtype.kind == "O" else given
-            y = np.where(np.isnan(given), -1, given) if given.dtype.kind == "f" else given
+            y = plain_labels(y)
+            check_consistent_length(y, np.empty(len(rows)))
             check_classification_targets(y)
         except DataError:
             raise
@@ -386,19 +442,6 @@ def _labels(estimator: BaseEstimator, rows: Rows, y: ColumnLike) -> tuple[Rows, 
         y, classes = None, values[(values != -1) & (values == values)]
     labels = find_classes(estimator, rows, y, classes)
     return *class_targets(estimator, rows, y, labels), labels
-
-
-def _plain_labels(y: Array) -> Array:
-    """Convert an array of objects to numbers or to text, with −1 or "-1" for None, NaN, −1 and "-1"."""
-    missing = np.array([label is None or label in (-1, "-1") or label != label for label in y], bool)
-    text = np.array([isinstance(label, str) for label in y], bool)
-    number = np.array([isinstance(label, Real) for label in y], bool)
-    if (missing | number).all():
-        return np.where(missing, -1, y).astype(np.float64)
-    if not (missing | text).all():
-        row = int(np.argmin(missing | text))
-        raise DataError(f"y: row {row} has the label {y[row]!r}; expected only text or only numbers")
-    return np.where(missing, "-1", y).astype(str)
 
 
 def _domains(estimator: BaseEstimator, rows: Rows, fallback: str) -> tuple[Rows, Array, Array | None]:
@@ -495,6 +538,7 @@ class ExactRows:
     def gram(self, kernel: Kernel) -> tuple[Kernel, Array]:
         """Return the kernel with every parameter a number, and K (k, k)."""
         kernel = kernel.resolve(self.X, self.weight)
+        warn_of_scales(kernel, self.X)
         with np.errstate(over="ignore", invalid="ignore"):
             K = kernel(self.X)
         if not np.isfinite(K).all():

@@ -85,12 +85,12 @@ class JDA(LandmarkEstimator, RowTransformer):
     The target consists of the domains in which no row has a label; without domains, of the rows without a label. Rows
     without a label in a domain that has some are left out. A target may be a single row.
 
-    A classifier that follows in a Pipeline gets the same labels: `SSSLClassifier` takes −1 for unlabelled, and so do
-    the others where the rows carry their labels (a corpus or Rows); fitted to arrays, these take it for a class.
+    A classifier that follows in a Pipeline gets the same labels: `SSSLClassifier` takes −1 for unlabelled, and a
+    `LabelledRowsClassifier` fits any other classifier to the labelled rows.
 
     Parameters
     ----------
-    kernel, degree, coef0, dtype, random_state : as in `KernelRidge`
+    kernel, degree, coef0, dtype, random_state, verbose : as in `KernelRidge`
     n_components : int, default 100
         s; fewer are used where the kernel matrix has lower rank.
     n_rounds : int ≥ 0, default 10
@@ -139,11 +139,13 @@ class JDA(LandmarkEstimator, RowTransformer):
     >>> bool(between < 0.1 * Z.std())
     True
 
-    A classifier fitted to the components of the labelled rows predicts those of the target:
+    Any classifier follows it in a Pipeline, fitted to the components of the labelled rows:
 
-    >>> from bigkernel import KernelRidgeClassifier
-    >>> classifier = KernelRidgeClassifier("linear", fit_intercept=True).fit(Z[:200], truth)
-    >>> bool(np.mean(classifier.predict(Z[200:]) == truth) > 0.95)
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from bigkernel import KernelRidgeClassifier, LabelledRowsClassifier
+    >>> classifier = LabelledRowsClassifier(KernelRidgeClassifier("linear", fit_intercept=True))
+    >>> adapted = make_pipeline(JDA(n_components=2, n_landmarks=30, random_state=0), classifier).fit(X, y)
+    >>> bool(adapted.score(X[200:], truth) > 0.95)
     True
     """
 
@@ -173,6 +175,7 @@ class JDA(LandmarkEstimator, RowTransformer):
         coef0: float = 1.0,
         dtype: str = "auto",
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 

@@ -38,7 +38,7 @@ from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError, PlanTooLargeError
-from bigkernel.estimators.checks import free_bytes, require_exact
+from bigkernel.estimators.checks import free_bytes, require_exact, warn_of_scales
 from bigkernel.estimators.fit_state import UNSTORED, Columns, RowBasis
 from bigkernel.estimators.inputs import near_mean
 from bigkernel.events.job import spent
@@ -317,6 +317,8 @@ class BasisChoice:
             return self._draw_features(rows, look=look)
         landmarks = like.landmarks if isinstance(like, LandmarkBasis) else self._draw_landmarks(rows, look=look)
         kernel = self.kernel.resolve(landmarks)
+        if look and like is None:
+            warn_of_scales(kernel, landmarks)
         sample = None
         if (not kernel.of_distance or len(landmarks) < FEW_LANDMARKS) and look and like is None:
             sample = rows.take(np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE_ROWS)).astype(np.int64))

@@ -32,7 +32,7 @@ from bigkernel.solvers.linear import linear_fit, linear_ridge_of
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
-from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
+from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.plan import Accumulator
 
 
@@ -103,11 +103,9 @@ class LinearMethod(Method[Whitening, LinearSolution]):
     def solve_settings(self) -> SolveSettings:
         return SolveSettings(penalty_of(self.alpha), self.fit_intercept)
 
-    def coordinates(
-        self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
-    ) -> Coordinates:
-        assert isinstance(basis, RowBasis)
-        return Coordinates(origin=basis.shift)
+    def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
+        assert isinstance(problem.basis, RowBasis)
+        return Coordinates(origin=problem.basis.shift)
 
 
 class _Linear(Regressor):
@@ -146,6 +144,7 @@ class LinearRegression(_Linear):
     Parameters
     ----------
     fit_intercept : bool, default True
+    verbose : as in `KernelRidge`
 
     Attributes
     ----------
@@ -165,10 +164,10 @@ class LinearRegression(_Linear):
     array([2.])
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[object]]] = {"fit_intercept": ["boolean"]}
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {"fit_intercept": ["boolean"], "verbose": ["verbose"]}
 
-    def __init__(self, *, fit_intercept: bool = True) -> None:
-        self.fit_intercept = fit_intercept
+    def __init__(self, *, fit_intercept: bool = True, verbose: int = 0) -> None:
+        set_parameters(self, locals())
 
 
 class Ridge(_Linear):
@@ -180,6 +179,7 @@ class Ridge(_Linear):
         Ridge penalty, one for each target if it is an array. "gcv": chosen by generalised cross-validation from the
         statistics of the fit (`alpha_`).
     fit_intercept : bool, default True
+    verbose : as in `KernelRidge`
 
     Attributes
     ----------
@@ -192,7 +192,11 @@ class Ridge(_Linear):
     array([0.666667])
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[object]]] = {**PENALTIES, "fit_intercept": ["boolean"]}
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
+        **PENALTIES,
+        "fit_intercept": ["boolean"],
+        "verbose": ["verbose"],
+    }
 
-    def __init__(self, alpha: float | str | ArrayLike = 1.0, *, fit_intercept: bool = True) -> None:
+    def __init__(self, alpha: float | str | ArrayLike = 1.0, *, fit_intercept: bool = True, verbose: int = 0) -> None:
         set_parameters(self, locals())

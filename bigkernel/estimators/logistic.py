@@ -206,7 +206,7 @@ class KernelLogisticClassifier(Classifier, LandmarkEstimator):
 
     Parameters
     ----------
-    kernel, landmarks, gamma, degree, coef0, dtype, random_state : as in `KernelRidge`
+    kernel, landmarks, gamma, degree, coef0, dtype, random_state, verbose : as in `KernelRidge`
     alpha : float > 0, default 1
     n_landmarks : int or None
         m. None: every row is a landmark, for some thousands of rows.
@@ -271,6 +271,7 @@ class KernelLogisticClassifier(Classifier, LandmarkEstimator):
         max_iter: int = 100,
         class_weight: dict[object, float] | str | None = None,
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 

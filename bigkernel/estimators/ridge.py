@@ -241,10 +241,8 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
     def solve_settings(self) -> SolveSettings:
         return SolveSettings(penalty_of(self.alpha), self.fit_intercept)
 
-    def coordinates(
-        self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
-    ) -> Coordinates:
-        return Coordinates(whitening or self.whiten(basis))
+    def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
+        return Coordinates(whitening or self.whiten(problem.basis))
 
     def fit(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Fit:
         """Fit by the cheaper solver, or the one that the settings name."""
@@ -330,8 +328,8 @@ class KernelRidge(Regressor, LandmarkEstimator):
         centres of "k-means", or "balanced-k-means"; "rpcholesky", by randomly pivoted Cholesky (see
         `bigkernel.estimators.kernel_basis`). "fourier" and "orthogonal-fourier" use m random Fourier features
         (`RandomFourier`) instead of landmarks.
-    fit_intercept : bool
-        Whether to fit an unpenalised intercept b.
+    fit_intercept : bool, default True
+        Whether to fit an unpenalised intercept b. Without one, predictions of targets far from zero suffer.
     gamma : float > 0, "scale" or "auto", default "scale"
         Of a kernel given by name, in scikit-learn's parametrisation. "scale": 1/(d·var), with the variance of all
         values of the landmarks (of the weighted rows in the exact form), as in `sklearn.svm.SVC`; for "laplacian"
@@ -353,6 +351,9 @@ class KernelRidge(Regressor, LandmarkEstimator):
         Maximum number of steps of "cg".
     random_state : int, RandomState or None
         Seed of the choice of landmarks.
+    verbose : int, default 0
+        1: show the progress of a fit of more than two seconds on standard error, as a bar in terminals and notebooks.
+        2: also from its beginning, with notes. See also the logger "bigkernel".
 
     Attributes
     ----------
@@ -409,7 +410,7 @@ class KernelRidge(Regressor, LandmarkEstimator):
         *,
         n_landmarks: int | None = None,
         landmarks: str | ArrayLike = "uniform",
-        fit_intercept: bool = False,
+        fit_intercept: bool = True,
         gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
@@ -418,6 +419,7 @@ class KernelRidge(Regressor, LandmarkEstimator):
         tol: float = 1e-3,
         max_iter: int = 20,
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 
@@ -471,8 +473,8 @@ class KernelRidge(Regressor, LandmarkEstimator):
 class KernelRidgeClassifier(Classifier, LandmarkEstimator):
     """Classification by kernel ridge regression on one-hot targets; predicts the class of the largest value.
 
-    Parameters and attributes are those of `KernelRidge` and those below. Rows of a corpus labelled −1 are unlabelled
-    and left out.
+    Parameters and attributes are those of `KernelRidge` and those below, but `fit_intercept` is False by default: the
+    largest of several values seldom depends on an intercept. Rows of a corpus labelled −1 are unlabelled and left out.
 
     Parameters
     ----------
@@ -520,6 +522,7 @@ class KernelRidgeClassifier(Classifier, LandmarkEstimator):
         class_weight: dict[object, float] | str | None = None,
         probability: bool = False,
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 

@@ -31,7 +31,6 @@ from bigkernel.estimators.fit_state import (
     Training,
 )
 from bigkernel.estimators.fitting import Method, estimate_error, finish, solve
-from bigkernel.estimators.graph import NO_GRAPH, Graph
 from bigkernel.estimators.inputs import cell_counts, cell_targets, read_cells, require_weight
 from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, of_kernel
 from bigkernel.kernels.algebra import Kernel
@@ -75,7 +74,6 @@ class AdaptingMethod(Method[ReducedSides, A]):
     semi_supervised: ClassVar[bool] = True
     guarded: ClassVar[bool] = False
     n_rounds: int
-    graph: Graph = NO_GRAPH
 
     def decision(self, solved: Solved[ReducedSides, A], number: int) -> tuple[Decision, float]:
         """Return f of a solution over the columns of the map, and the slope of the softmax in round `number`."""

@@ -38,7 +38,7 @@ from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import graph_penalty, sssl_all, sssl_core
 from bigkernel.solvers.gcv import best_of
-from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings, sssl_coordinates
+from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings, core_coordinates, eigenfunction_coordinates
 from bigkernel.solvers.residuals import SolveDiagnostics, warn_or_note
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic
@@ -52,7 +52,7 @@ _CONSTRAINTS: dict[str, list[object]] = {
 }
 
 
-SSSLReduced = tuple[Whitening, Array | None]  # the whitening, and ΦᵀLΦ of a graph or None
+SSSLReduced = tuple[Whitening, Array | None]  # the whitening, and I + μ ΦᵀLΦ of a graph or None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,7 +64,6 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
     semi_supervised: ClassVar[bool] = True
     n_components: int
     of_landmarks: bool
-    graph: Graph
 
     @property
     def whitens(self) -> bool:
@@ -99,11 +98,10 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         return super().some_landmarks(before, count, columns)
 
     def reduce(self, problem: Problem, whitening: Whitening) -> SSSLReduced:
-        """Return the whitening, and the graph of all rows whether held out or not."""
-        return whitening, self.graph.laplacian(problem, whitening)
+        return whitening, self._penalty(problem, whitening)
 
     def solve(self, problem: Problem, reduced: SSSLReduced, diagnostics: SolveDiagnostics) -> SpectralSolution:
-        whitening, graph = reduced
+        whitening, P = reduced
         labelled = Moments.of(problem.statistics, 1, shift=problem.centre)
         alpha = _Penalty(one_penalty(self.alpha), labelled.q, float(labelled.rows))
         if self.of_landmarks:
@@ -112,9 +110,8 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
             _note_negative(core, basis.kernel, diagnostics)
             coef, values = sssl_core(core, labelled.G, labelled.C, self.n_components, alpha, diagnostics=diagnostics)
         else:
-            count, P = self.n_components, None if graph is None else graph_penalty(graph, float(self.graph.manifold))
             coef, values = sssl_all(
-                problem.moments, labelled, whitening, count, alpha, penalty=P, diagnostics=diagnostics
+                problem.moments, labelled, whitening, self.n_components, alpha, penalty=P, diagnostics=diagnostics
             )
         return SpectralSolution(
             coef=coef,
@@ -145,15 +142,18 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         )
 
     def solve_settings(self) -> SolveSettings:
-        if self.graph.manifold > 0:
-            raise ConfigError("manifold: graphs are not supported by SweepSearchCV; use scikit-learn's GridSearchCV")
         return SolveSettings(self.alpha, n_components=self.n_components)
 
-    def coordinates(
-        self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
-    ) -> Coordinates:
-        whitening = (whitening or self.whiten(basis)) if self.whitens else None
-        return sssl_coordinates(everything, of_kernel(basis).core(), whitening, n_components)
+    def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
+        if not self.whitens:
+            return core_coordinates(of_kernel(problem.basis).core(), n_components)
+        whitening = whitening or self.whiten(problem.basis)
+        return eigenfunction_coordinates(problem.moments, whitening, n_components, self._penalty(problem, whitening))
+
+    def _penalty(self, problem: Problem, whitening: Whitening) -> Array | None:
+        """Return I + μ ΦᵀLΦ (r, r) of the graph of all rows, whether held out or not; None without a graph."""
+        graph = self.graph.laplacian(problem, whitening)
+        return None if graph is None else graph_penalty(graph, float(self.graph.manifold))
 
 
 class _Penalty:
@@ -192,7 +192,7 @@ class SSSL(Regressor, LandmarkEstimator):
 
     Parameters
     ----------
-    kernel, landmarks, gamma, degree, coef0, dtype, random_state : as in `KernelRidge`
+    kernel, landmarks, gamma, degree, coef0, dtype, random_state, verbose : as in `KernelRidge`
     n_components : int, default 120
         s; fewer are used where the kernel matrix has lower rank.
     alpha : float ≥ 0 or "gcv", default 0.4
@@ -247,6 +247,7 @@ class SSSL(Regressor, LandmarkEstimator):
         coef0: float = 1.0,
         dtype: str = "auto",
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 
@@ -290,6 +291,7 @@ class SSSLClassifier(Classifier, LandmarkEstimator):
         class_weight: dict[object, float] | str | None = None,
         probability: bool = False,
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 

@@ -143,10 +143,8 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
     def solve_settings(self) -> SolveSettings:
         return SolveSettings(self.alpha, self.fit_intercept, by_direction=True)
 
-    def coordinates(
-        self, basis: Columns, everything: Moments, n_components: int, whitening: Whitening | None = None
-    ) -> Coordinates:
-        return canonical_views(everything, basis.width // 2)
+    def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
+        return canonical_views(problem.moments, problem.basis.width // 2)
 
 
 def _method(estimator: BaseEstimator) -> XNVMethod:
@@ -180,7 +178,7 @@ class XNV(Regressor, LandmarkEstimator):
 
     Parameters
     ----------
-    kernel, gamma, degree, coef0, dtype, random_state : as in `KernelRidge`
+    kernel, gamma, degree, coef0, dtype, random_state, verbose : as in `KernelRidge`
     alpha : float ≥ 0, default 1e-3
         γ of the paper. The loss is a mean over the labelled rows, as in the paper, and not a sum.
     n_landmarks : int or None
@@ -240,6 +238,7 @@ class XNV(Regressor, LandmarkEstimator):
         coef0: float = 1.0,
         dtype: str = "auto",
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 
@@ -282,6 +281,7 @@ class XNVClassifier(Classifier, LandmarkEstimator):
         class_weight: dict[object, float] | str | None = None,
         probability: bool = False,
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 

@@ -24,11 +24,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from bigkernel.data.visible import log_of
 from bigkernel.streaming.plan import Plan, Receipt
 
 Message: TypeAlias = dict[str, Any]  # JSON values, which the receiver checks
 TOPIC = "bigkernel"  # topic of Dask's events: from drivers and workers to the scheduler
 _LONGEST_TEXT = 2000
+_log = log_of(__name__)
 
 
 @dataclass(frozen=True)
@@ -280,7 +282,14 @@ def spent(stage: str) -> Iterator[None]:
 
 
 def emit(event: Event) -> None:
-    """Send an event to all observers, and to the sinks of the job."""
+    """Send an event to all observers and to the sinks of the job, and log it where that is of interest (INFO)."""
+    if isinstance(event, Note | Incident):
+        for line in event.text.splitlines():
+            _log.info("%s", line)
+    elif isinstance(event, SweepStarted):
+        _log.info("%s: sweep of %s rows begins, on %s", event.what, f"{event.plan.n_rows:,}", event.executor)
+    elif isinstance(event, SweepEnded):
+        _log.info("sweep %s after %.1f s", f"failed ({event.error})" if event.error else "ended", event.seconds)
     for observer in _observers.get():
         try:
             observer(event)

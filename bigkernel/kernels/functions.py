@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -37,29 +37,44 @@ from bigkernel.kernels.given import PAIRWISE, Pairwise, Precomputed
 
 Scale = Literal["scale", "auto"]
 SCALES: tuple[str, ...] = get_args(Scale)
+Width: TypeAlias = float | Array | Scale
 
 
 class _Euclidean(Kernel):
     """A function of ‖x−z‖ over one length, or one length per feature."""
 
-    _length: ClassVar[str]  # name of the parameter
-    _factor: ClassVar[float] = 1.0  # the argument over −‖x−z‖²/(2·length²)
+    sigma: Width
+    _factor: ClassVar[float] = 1.0  # the argument over −‖x−z‖²/(2σ²)
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
-        length = getattr(self, self._length)
-        _check_number(self.name, self._length, length, np.shape(Z)[1])
-        if isinstance(length, str):
-            length = (_spread(length, Z, weight) / 2) ** 0.5
-        return replace(self, **{self._length: length})  # type: ignore[type-var]
+        sigma = self.sigma
+        _check_number(self.name, "sigma", sigma, np.shape(Z)[1])
+        if isinstance(sigma, str):
+            sigma = (_spread(sigma, Z, weight) / 2) ** 0.5
+        return replace(self, sigma=sigma)  # type: ignore[type-var]
 
     def widths(self) -> tuple[float, Array | None]:
-        length = getattr(self, self._length)
-        if np.ndim(length) == 0:
-            return self._factor * (1 / (2 * float(length) ** 2)), None
-        return self._factor * 0.5, np.asarray(length, np.float64)
+        assert not isinstance(self.sigma, str)
+        if np.ndim(self.sigma) == 0:
+            return self._factor * (1 / (2 * float(self.sigma) ** 2)), None
+        return self._factor * 0.5, np.asarray(self.sigma, np.float64)
 
 
-@dataclass
+def _width(
+    kernel: str, sigma: Width, other: Width | None, name: str, convert: Callable[[float | Array], float | Array]
+) -> Width:
+    """Return σ, or what another parametrisation gives instead; words ("scale") mean the same in both."""
+    if other is None:
+        return sigma
+    if not (isinstance(sigma, str) and sigma == "scale"):
+        raise ConfigError(f"{kernel} kernel: expected sigma or {name}, found both")
+    if isinstance(other, str):
+        return other
+    _check_number(kernel, name, other, np.size(other))
+    return convert(other)
+
+
+@dataclass(init=False)
 class Gaussian(_Euclidean):
     """exp(−‖x−z‖²/(2σ²)).
 
@@ -68,6 +83,7 @@ class Gaussian(_Euclidean):
     sigma : float, array of shape (d,), "scale" or "auto"
         Bandwidth σ in the units of the rows; an array gives every feature its own length. "scale" sets
         σ² = d·var/2 (γ = 1/(d·var), as in scikit-learn's SVC), "auto" σ² = d/2 (γ = 1/d).
+    gamma : the same as γ = 1/(2σ²), in the place of sigma
 
     Examples
     --------
@@ -75,9 +91,11 @@ class Gaussian(_Euclidean):
     array([[1.    , 0.6065]])
     """
 
-    sigma: float | Array | Scale = "scale"
+    sigma: Width = "scale"
     name: ClassVar[str] = "gaussian"
-    _length: ClassVar[str] = "sigma"
+
+    def __init__(self, sigma: Width = "scale", *, gamma: Width | None = None) -> None:
+        self.sigma = _width(self.name, sigma, gamma, "gamma", lambda gamma: (2 * gamma) ** -0.5)
 
     def finish(self, strip: Array) -> None:
         if strip.max(initial=-np.inf) > 0:  # rounding where x is almost z; the check costs a third of the writing
@@ -85,21 +103,30 @@ class Gaussian(_Euclidean):
         np.exp(strip, out=strip)
 
 
-@dataclass
+@dataclass(init=False)
 class Matern(_Euclidean):
-    """Matérn kernel of smoothness ν: 1/2: e^{−r}, 3/2: (1+r)e^{−r}, 5/2: (1+r+r²/3)e^{−r}, r = √(2ν)‖x−z‖/ℓ.
+    """Matérn kernel of smoothness ν: 1/2: e^{−r}, 3/2: (1+r)e^{−r}, 5/2: (1+r+r²/3)e^{−r}, r = √(2ν)‖x−z‖/σ.
 
     Parameters
     ----------
-    length_scale : float, array of shape (d,), "scale" or "auto"
-        ℓ in the units of the rows; "scale" sets ℓ² = d·var/2, "auto" ℓ² = d/2.
+    sigma : float, array of shape (d,), "scale" or "auto"
+        Length scale σ in the units of the rows; "scale" sets σ² = d·var/2, "auto" σ² = d/2.
     nu : 0.5, 1.5 or 2.5
+    length_scale : σ by its name in scikit-learn, in the place of sigma
     """
 
-    length_scale: float | Array | Scale = "scale"
+    sigma: Width = "scale"
     nu: float = 1.5
     name: ClassVar[str] = "matern"
-    _length: ClassVar[str] = "length_scale"
+
+    def __init__(
+        self,
+        sigma: Width = "scale",
+        nu: float = 1.5,
+        *,
+        length_scale: Width | None = None,
+    ) -> None:
+        self.sigma, self.nu = _width(self.name, sigma, length_scale, "length_scale", lambda length: length), nu
 
     @property
     def _factor(self) -> float:  # type: ignore[override]
@@ -130,30 +157,32 @@ class Matern(_Euclidean):
         strip *= r
 
 
-@dataclass
+@dataclass(init=False)
 class Laplacian(Kernel):
-    """exp(−γ‖x−z‖₁), of L1 distances, which are no matrix product: several times slower than Gaussian.
+    """exp(−‖x−z‖₁/σ), of L1 distances, which are no matrix product: several times slower than Gaussian.
 
     Parameters
     ----------
-    gamma : float, "scale" or "auto"
-        "scale" sets γ = 1/(d·std), "auto" γ = 1/d.
+    sigma : float, "scale" or "auto"
+        "scale" sets σ = d·std, "auto" σ = d.
+    gamma : the same as γ = 1/σ, in the place of sigma
     """
 
-    gamma: float | Scale = "scale"
+    sigma: Width = "scale"
     name: ClassVar[str] = "laplacian"
 
+    def __init__(self, sigma: Width = "scale", *, gamma: Width | None = None) -> None:
+        self.sigma = _width(self.name, sigma, gamma, "gamma", lambda gamma: 1 / gamma)
+
     def resolve(self, Z: Array, weight: Array | None = None) -> Laplacian:
-        _check_number(self.name, "gamma", self.gamma)
-        gamma, d = self.gamma, np.shape(Z)[1]
-        return replace(
-            self, gamma=1 / (d * (_spread(gamma, Z, weight) / d) ** 0.5) if isinstance(gamma, str) else gamma
-        )
+        _check_number(self.name, "sigma", self.sigma)
+        sigma, d = self.sigma, np.shape(Z)[1]
+        return replace(self, sigma=d * (_spread(sigma, Z, weight) / d) ** 0.5 if isinstance(sigma, str) else sigma)
 
     def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
         Z = np.asarray(Z, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            gamma = float(self.resolve(Z).gamma)
+            gamma = 1 / float(self.resolve(Z).sigma)
             blur = float(rounding_of(Z, dtype).sum() * gamma)
         require_range(self.name, dtype, gamma)
         refuse_blur(self.name, np.dtype(dtype), blur)
@@ -178,8 +207,7 @@ class Laplacian(Kernel):
             out[...] = cdist(x, points, "cityblock")
 
     def finish(self, strip: Array) -> None:
-        assert not isinstance(self.gamma, str)
-        strip *= -self.gamma
+        strip *= -1 / float(self.sigma)
         np.exp(strip, out=strip)
 
 
@@ -300,7 +328,7 @@ def as_kernel(
     Parameters
     ----------
     gamma : float, "scale" or "auto"
-        For "rbf", "polynomial", "sigmoid", "matern" (ℓ² = 1/(2γ)), "laplacian" and "chi2"; the others ignore it.
+        For "rbf", "polynomial", "sigmoid", "matern" (σ² = 1/(2γ)), "laplacian" and "chi2"; the others ignore it.
         "scale": 1/(d·var) of the landmarks, 1/(d·std) for "laplacian"; "auto": 1/d; both are 1 for "chi2".
     """
     return kernel if isinstance(kernel, Kernel) else _named_kernel(kernel, gamma, degree, coef0)
@@ -320,10 +348,9 @@ def _named_kernel(kernel: object, gamma: float | str, degree: int, coef0: float)
     name = {"rbf": "gaussian", "poly": "polynomial"}.get(kernel, kernel)
     if name not in KERNELS:
         raise ConfigError(f"kernel: {kernel!r} is not one of {', '.join(sorted(KERNELS))} (or rbf, poly)")
-    length = gamma if isinstance(gamma, str) else (2 * gamma) ** -0.5
     params: Mapping[str, object] = {
-        "gaussian": {"sigma": length},
-        "matern": {"length_scale": length},
+        "gaussian": {"gamma": gamma},
+        "matern": {"sigma": gamma if isinstance(gamma, str) else (2 * gamma) ** -0.5},
         "laplacian": {"gamma": gamma},
         "polynomial": {"degree": degree, "gamma": gamma, "coef0": coef0},
         "sigmoid": {"gamma": gamma, "coef0": coef0},

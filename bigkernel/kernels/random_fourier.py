@@ -7,8 +7,8 @@ Gaussian (Sutherland & Schneider 2015), and k(x, x) = 1 only in the mean, while 
 point near the rows, keeps float32 accurate and only rotates each pair, so that methods linear in φ do not depend on it.
 The last one of an odd number of features is √(2/p) cos(ωᵀ(x − a) + b), b uniform.
 
-Spectra: Gaussian N(0, diag σ⁻²); Laplacian a Cauchy distribution of scale γ in each coordinate; Matérn a multivariate t
-of 2ν degrees of freedom over ℓ. Orthogonal features (Yu et al. 2016) take d frequencies at a time in uniformly
+Spectra: Gaussian N(0, diag σ⁻²); Laplacian, Cauchy of scale 1/σ in each coordinate; Matérn, multivariate t
+of 2ν degrees of freedom over σ. Orthogonal features (Yu et al. 2016) take d frequencies at a time in uniformly
 distributed orthogonal directions, with the lengths of independent ones: unbiased, and closer to k. The Laplacian's
 spectrum is not isotropic and has no such form.
 
@@ -79,8 +79,7 @@ def spectrum_of(kernel: Kernel, seed: int, n_features: int, *, orthogonal: bool 
         The kernel is not a function of x − z, or orthogonal features are requested and its spectrum is not isotropic.
     """
     if isinstance(kernel, Gaussian | Matern):
-        length = kernel.sigma if isinstance(kernel, Gaussian) else kernel.length_scale
-        scales = tuple(float(scale) for scale in 1 / np.atleast_1d(np.asarray(length, np.float64)))
+        scales = tuple(float(scale) for scale in 1 / np.atleast_1d(np.asarray(kernel.sigma, np.float64)))
         degrees = round(2 * kernel.nu) if isinstance(kernel, Matern) else 0
         return Spectrum(kernel.name, scales, degrees, seed, n_features, orthogonal)
     if not isinstance(kernel, Laplacian):
@@ -93,7 +92,7 @@ def spectrum_of(kernel: Kernel, seed: int, n_features: int, *, orthogonal: bool 
             "laplacian kernel: orthogonal frequencies need a rotation-invariant kernel; set orthogonal=False, or use "
             "a gaussian or matern kernel"
         )
-    return Spectrum(kernel.name, (float(kernel.gamma),), 0, seed, n_features)
+    return Spectrum(kernel.name, (1 / float(kernel.sigma),), 0, seed, n_features)
 
 
 @dataclass(frozen=True, eq=False)

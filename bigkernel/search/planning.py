@@ -6,11 +6,11 @@ a sweep; those with the same kernel share its moments.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from dask.base import tokenize
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
@@ -145,8 +145,7 @@ def _by_transforms(everyone: list[Candidate]) -> list[list[Candidate]]:
     groups: dict[object, list[Candidate]] = {}
     for candidate in everyone:
         steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
-        with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # all values of arrays with all digits
-            transforms = repr([_described(step) for _, step in steps.steps]) if steps else ""
+        transforms = tokenize([step for _, step in steps.steps]) if steps else ""  # equal for copies
         key = type(candidate.last).__name__, candidate.solve_settings.weighting, transforms
         groups.setdefault(key, []).append(candidate)
     return list(groups.values())
@@ -212,13 +211,6 @@ def _require_gcv(members: list[Candidate]) -> None:
         )
 
 
-def _described(step: object) -> object:
-    """Describe a step of a pipeline, equally for equal steps."""
-    if isinstance(step, str) or not hasattr(step, "get_params"):
-        return step
-    return type(step), sorted(step.get_params().items(), key=str)
-
-
 # -- from candidates to sweeps -----------------------------------------------------------------------------------------
 
 
@@ -239,18 +231,18 @@ def arrange(
         kernels: dict[tuple[object, ...], list[Candidate]] = {}
         adapts = isinstance(group[0].method, AdaptingMethod)  # all members are of one type
         for candidate in group:
-            graph = candidate.method.graph.n_neighbors if isinstance(candidate.method, AdaptingMethod) else None
             key = (
                 candidate.basis.dtype,
                 candidate.columns.dtype == "auto",
                 _key(of_kernel(candidate.basis).kernel),
-                graph,
+                candidate.method.graph.n_neighbors,
             )
             kernels.setdefault(key, []).append(candidate)
         for dtype in ("float32", "float64"):
             lists = [one for (name, *_), one in kernels.items() if name == dtype]
-            if adapts:  # one kernel each, as a graph belongs to a kernel
-                sweeps += [AdaptingSweep([one]) for one in lists]
+            if adapts or any(candidate.method.graph.manifold > 0 for one in lists for candidate in one):
+                kind = AdaptingSweep if adapts else GridSweep  # one kernel each, as a graph belongs to a kernel
+                sweeps += [kind([one]) for one in lists]
                 continue
             for family in group_by_argument([of_kernel(one[0].basis).kernel for one in lists]):
                 sweeps += GridSweep([lists[place] for place in family]).within_memory(data, partitions, scoring)

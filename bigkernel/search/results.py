@@ -121,7 +121,7 @@ def _simplicity(candidate: Candidate) -> tuple[float, float, float]:
     """Return a key that is large for simple models: large α, then few components, then a wide kernel."""
     kernel = getattr(candidate.basis, "kernel", None)
     params = {} if kernel is None else kernel.get_params()
-    width = params.get("sigma", params.get("length_scale", 0.0))
+    width = params.get("sigma", 0.0)
     if params.get("gamma") is not None:
         width = 1 / params["gamma"]
     alpha, components = candidate.solve_settings.alpha, float(candidate.solve_settings.n_components or 0)
@@ -155,6 +155,7 @@ def warn_of_errors(
 
 
 NO_AXES = {"n_landmarks", "random_state", "tol", "max_iter", "nu", "n_rounds", "n_neighbors"}
+COUNTS = {"n_components", "degree"}  # whole numbers of at least 1
 LEAST_VALUES = 3  # of an axis with meaningful ends: of two values each is an end
 Axis = tuple[str, str]  # name of the parameter, and of the parameter of its kernel or ""
 
@@ -204,9 +205,9 @@ def edges(grid: Sequence[Mapping[str, object]], best: int) -> list[Edge]:
         place = coordinates(grid[best])[name, inner]
         if len(values) < LEAST_VALUES or place not in (values[0], values[-1]):
             continue
-        further = _beyond(values, place)
+        parameter = "__".join(filter(None, (name.removeprefix("model__"), inner)))
+        further = _beyond(values, place, counts=parameter.rpartition("__")[2] in COUNTS)
         if further is not None and further != place:
-            parameter = "__".join(filter(None, (name.removeprefix("model__"), inner)))
             side = "smallest" if place == values[0] else "largest"
             ends.append(Edge(parameter, side, place, further, len(values)))
     return ends
@@ -236,13 +237,13 @@ def _without_coordinates(params: Mapping[str, object]) -> tuple[object, ...]:
     return tuple(rest)
 
 
-def _beyond(values: Sequence[float], place: float) -> float | None:
-    """Return the value a step beyond an end, or None if there is none."""
+def _beyond(values: Sequence[float], place: float, *, counts: bool) -> float | None:
+    """Return the value a step beyond an end, or None if there is none; of a parameter that counts, a whole number."""
     inner = values[1] if place == values[0] else values[-2]
     positive = values[0] > 0
     further = place * (place / inner) if positive else 2 * place - inner
-    if all(isinstance(value, int | np.integer) for value in values):
-        further = max(1, round(further)) if positive else round(further)
+    if counts:
+        further = max(1, round(further))
     elif values[0] >= 0 > further or (values[0] == place == 0):
         return None  # penalties and widths end at zero
     return further if math.isfinite(further) and (further != 0 or not positive) else None

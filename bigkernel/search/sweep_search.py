@@ -17,12 +17,11 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, is_classifier
 from sklearn.model_selection import ParameterGrid
 from sklearn.pipeline import Pipeline
 from sklearn.utils import Tags, estimator_html_repr
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import BestAtEdgeWarning, ConfigError
-from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.base import available, lacking, set_parameters, shown
 from bigkernel.events.job import Note, emit, job
 from bigkernel.html import columns, readable, table
 from bigkernel.search.planning import Given, Prepared, SearchPlan, candidates_of, planned, prepare
@@ -33,9 +32,9 @@ from bigkernel.search.sweeps import Candidate
 _BEST = 10  # candidates that a notebook shows
 
 
-def _gives_probabilities(search: BaseEstimator) -> bool:
-    """Return whether the best model, or the estimator before a fit, gives probabilities."""
-    return hasattr(getattr(search, "best_estimator_", search.estimator), "predict_proba")
+def _lacks_probabilities(search: BaseEstimator) -> str:
+    """Say why the best model, or the estimator before a fit, gives no probabilities, or return ""."""
+    return lacking(getattr(search, "best_estimator_", search.estimator), "predict_proba")
 
 
 class BestModel:
@@ -49,19 +48,19 @@ class BestModel:
         check_is_fitted(self, "best_estimator_")
         return cast(Array, self.best_estimator_.predict(X))
 
-    @available_if(lambda self: hasattr(self.estimator, "decision_function"))
+    @available(lambda self: lacking(self.estimator, "decision_function"))
     def decision_function(self, X: RowsLike) -> Array:
         """Compute the values of f of the best model."""
         check_is_fitted(self, "best_estimator_")
         return cast(Array, self.best_estimator_.decision_function(X))
 
-    @available_if(_gives_probabilities)
+    @available(_lacks_probabilities)
     def predict_proba(self, X: RowsLike) -> Array:
         """Predict probabilities of the classes, (n, c), by the best model."""
         check_is_fitted(self, "best_estimator_")
         return cast(Array, self.best_estimator_.predict_proba(X))
 
-    @available_if(_gives_probabilities)
+    @available(_lacks_probabilities)
     def predict_log_proba(self, X: RowsLike) -> Array:
         """Predict log-probabilities of the classes, (n, c), by the best model."""
         check_is_fitted(self, "best_estimator_")
@@ -149,6 +148,8 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         components, then the widest kernel. Equal scores are resolved in the same way.
     random_state : int
         Seed of folds by hash.
+    verbose : int, default 0
+        As in `KernelRidge`; those of the candidates are not used.
 
     Attributes
     ----------
@@ -186,6 +187,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         refit: bool | str = True,
         one_standard_error: bool = False,
         random_state: int = 0,
+        verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
 
@@ -268,7 +270,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         start = time.perf_counter()
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)  # of an earlier search
-        with job(f"{type(self).__name__}.fit"):
+        with job(f"{type(self).__name__}.fit"), shown(self.verbose):
             self._search(Given(X, y, groups, sample_weight, sample_domain))
         self.seconds_ = time.perf_counter() - start
         return self

@@ -26,7 +26,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor, plan_sweep
 from bigkernel.errors import DataError, PlanTooLargeError
 from bigkernel.estimators.base import RowsEstimator
-from bigkernel.estimators.fit_state import Columns, Inputs, Problem
+from bigkernel.estimators.fit_state import GRAPH_SUMS, Columns, Inputs, Problem
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
 from bigkernel.estimators.precision import Coefficients, perturbed_errors, probed_sweep, rounding_estimate, with_probe
@@ -111,9 +111,11 @@ class SearchData:
         if sides is not None:
             joined = sides.split_sums(total, sides.folds.count)
         else:
+            graph = {name: total[name] for name in GRAPH_SUMS if name in total}
             joined = {name: values[unlabelled:].sum(axis=0, keepdims=True) for name, values in total.items()}
             if unlabelled:
                 joined = {name: np.concatenate([total[name][:1], values]) for name, values in joined.items()}
+            joined |= graph  # which is of all rows
         self.moments[id(members)] = replace(problem, statistics=joined)
 
 
@@ -239,6 +241,10 @@ class GridSweep:
             features = basis.centred()
         unlabelled, sums = self.lead.method.unlabelled, basis.sum_dtype
         statistic = MomentStatistic(features, targets, unlabelled, partition.folds, sums=sums)
+        for candidate in self.candidates:  # of one kernel where one of them has a graph
+            if candidate.method.graph.manifold > 0:
+                statistic = candidate.method.graph.add_anchors(statistic)
+                break
         return with_probe(statistic, whitenings, rows) if self.lead.method.probed else statistic
 
     def grid_scores(self, targets: Targets, partition: Partition, scoring: Scoring, *fits: Array) -> GridScores:
@@ -321,7 +327,8 @@ class GridSweep:
             diagnostics.warn()
         groups, problems = statistic.groups, []
         for place, members in enumerate(self.members):
-            of_kernel = {name: values[place * groups : (place + 1) * groups] for name, values in total.items()}
+            own = slice(place * groups, (place + 1) * groups)
+            of_kernel = {name: sums if name in GRAPH_SUMS else sums[own] for name, sums in total.items()}
             problems.append(Problem.of_sums(data.inputs, members[0].basis, of_kernel, _centre(statistic, place)))
             data.keep(members, problems[-1], partition, unlabelled=statistic.unlabelled == "keep")
 
@@ -429,7 +436,7 @@ class _Folds:
         groups = range(len(problem.statistics["n"]))
         raw = [Moments.of(problem.statistics, group, shift=problem.centre) for group in groups]
         most, everything = max(one.solve_settings.n_components or 0 for one in sums.members), add_moments(raw)
-        coordinates = lead.method.coordinates(lead.basis, everything, most, sums.whitening)
+        coordinates = lead.method.coordinates(problem, most, sums.whitening)
         # usually every row is in a fold; the group of those in none is not rotated where it is empty
         folded = raw[first:] if raw[-1].rows else raw[first:-1]
         return cls(coordinates, list(pool.map(coordinates.reduce, folded)), everything, len(raw) - first - 1)
@@ -499,7 +506,8 @@ def _by_coordinates(members: list[Candidate]) -> list[list[int]]:
     """Group the positions of candidates that are ridge in the same coordinates, with or without an intercept."""
     groups: dict[object, list[int]] = {}
     for place, candidate in enumerate(members):
-        groups.setdefault((candidate.method.whitens, candidate.solve_settings.fit_intercept), []).append(place)
+        key = candidate.method.whitens, candidate.solve_settings.fit_intercept, candidate.method.graph.manifold
+        groups.setdefault(key, []).append(place)
     return list(groups.values())
 
 

@@ -18,10 +18,11 @@ import numpy as np
 from bigkernel.arrays import Array, Index
 from bigkernel.errors import ConfigError
 from bigkernel.solvers import gcv
+from bigkernel.solvers.eigenfunctions import leading
 from bigkernel.solvers.linear import linear_fit
 from bigkernel.solvers.residuals import Errors, SolveDiagnostics
 from bigkernel.solvers.ridge import SHARED, Penalties, RidgeSystem, RoundingEstimate, by_penalty
-from bigkernel.solvers.whitening import Reduced, Whitening, centre, positive_part, reduce_moments, top_eigen
+from bigkernel.solvers.whitening import Reduced, Whitening, centre, reduce_moments
 from bigkernel.statistics.moments import SUMS, Moments
 
 Fits = tuple[
@@ -82,13 +83,17 @@ class Coordinates:
         return np.stack([w for w, *_ in fits]), np.stack([b for _, b, *_ in fits]), errors
 
 
-def sssl_coordinates(everything: Moments, core: Array, whitening: Whitening | None, n_components: int) -> Coordinates:
-    """Return the leading eigenfunctions as coordinates: of all rows if there is a whitening, else of the landmarks."""
-    if whitening is None:
-        _, V = positive_part(*top_eigen(core, n_components))
-        return Coordinates(Whitening(len(core), len(core)), V)
-    values, W = positive_part(*top_eigen(reduce_moments(everything, whitening).G, n_components))
+def eigenfunction_coordinates(
+    everything: Moments, whitening: Whitening, n_components: int, penalty: Array | None = None
+) -> Coordinates:
+    """Return the leading eigenfunctions of all rows as coordinates; of a `penalty` P (r, r) as in `sssl_all`."""
+    values, W = leading(reduce_moments(everything, whitening).G, n_components, penalty=penalty)
     return Coordinates(whitening, W * np.sqrt(values))
+
+
+def core_coordinates(core: Array, n_components: int) -> Coordinates:
+    """Return the leading eigenfunctions of the landmarks as coordinates."""
+    return Coordinates(Whitening(len(core), len(core)), leading(core, n_components)[1])
 
 
 @dataclass(frozen=True)

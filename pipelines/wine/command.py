@@ -104,13 +104,13 @@ def dense() -> dict[str, Any]:
     return {
         "LR": ones(LinearRegression(fit_intercept=False)),
         "RR": ones(Ridge(PENALTY, fit_intercept=False)),
-        "KRR": KernelRidge(Gaussian(SIGMA), alpha=PENALTY),
+        "KRR": KernelRidge(Gaussian(SIGMA), alpha=PENALTY, fit_intercept=False),
     }
 
 
 def nystrom(landmarks: Sequence[int], seed: int) -> dict[str, Any]:
     """Return KRR on uniform landmarks, one model for each number of them, by name."""
-    same: dict[str, Any] = {"alpha": PENALTY, "random_state": seed}
+    same: dict[str, Any] = {"alpha": PENALTY, "fit_intercept": False, "random_state": seed}
     return {page.nystrom_name(m): KernelRidge(Gaussian(SIGMA), n_landmarks=m, **same) for m in landmarks}
 
 

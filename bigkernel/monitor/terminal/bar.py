@@ -1,6 +1,6 @@
-"""Progress of a job on the terminal of its own process: a bar on a terminal, plain lines elsewhere.
+"""Progress of a job in its own process: a bar in terminals and notebooks, plain lines elsewhere.
 
-Nothing is shown for the first half second, so that short sweeps stay silent.
+Nothing is shown for the first half second, or two seconds of a fit in Python, so that short jobs stay silent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -43,8 +43,9 @@ _log = log_of(__name__)
 class _Display:
     """Shows the sweeps of a block one after the other, and what its driver does between them."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, quiet: float, *, notes: bool) -> None:
+        self._console, self._quiet, self._notes = console, quiet, notes
+        self._cell: Any = None  # the line in a notebook
         self._live: Live | None = None
         self._failed = False
         self._lock = threading.Lock()  # the line is drawn by another thread
@@ -56,7 +57,8 @@ class _Display:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Incident | Note):
             what = f"{self._sweep.what}: " if isinstance(event, Incident) and self._sweep is not None else ""
-            self._print(f"{what}{event.text}")
+            if self._notes or isinstance(event, Incident):
+                self._print(f"{what}{event.text}")
         with self._lock:
             self._record(event)
         over = isinstance(event, SweepEnded) or (isinstance(event, Step) and event.done >= event.total)
@@ -69,11 +71,8 @@ class _Display:
         """Record an event for one sweep at a time, so that the state stays small in a long search."""
         now = time.monotonic()
         if isinstance(event, Step):
-            if self._step is None or self._step.what != event.what:
-                self._begun = self._printed = now
             self._step = event
         elif isinstance(event, SweepStarted):
-            self._begun = self._printed = now
             self._board, self._scope, self._step = Board(), Scope(sweep=event.token), None
             for each in (JobStarted(event.what), event):
                 self._board.apply(message_of(each, self._scope.job, event.token), now)
@@ -87,7 +86,7 @@ class _Display:
 
     def _draw(self) -> None:
         now = time.monotonic()
-        if now - self._begun < _QUIET_SECONDS:
+        if now - self._begun < self._quiet:
             return
         if self._console.is_terminal:
             if self._live is None and not self._failed:
@@ -96,9 +95,21 @@ class _Display:
                 )
                 live.start(refresh=True)
                 self._live = live
+        elif "ipykernel" in sys.modules:
+            if now - self._printed > 1 / _REFRESHES:
+                self._printed = now
+                self._show_in_cell(self._sentence(now))
         elif now - self._printed > _LINE_SECONDS:
             self._printed = now
             self._print(self._sentence(now))
+
+    def _show_in_cell(self, text: str) -> None:
+        """Show a line in the output of the notebook's cell, in place of the one before."""
+        data = {"text/plain": visible(text)}
+        if self._cell is None:
+            self._cell = sys.modules["IPython.display"].display(data, raw=True, display_id=True)
+        else:
+            self._cell.update(data, raw=True)
 
     def _sentence(self, now: float) -> str:
         if self._step is not None:
@@ -125,19 +136,23 @@ class _Display:
         live, self._live = self._live, None
         if live is not None:
             live.stop()
+        if self._cell is not None:
+            self._show_in_cell("")
         self._step = None
 
 
 @contextmanager
-def progress(*, enabled: bool = True, stream: TextIO | None = None) -> Iterator[None]:
+def progress(*, enabled: bool = True, stream: TextIO | None = None, verbose: int | None = None) -> Iterator[None]:
     """Show the progress of every sweep inside the block on `stream` (default: standard error).
 
-    On a terminal a bar of one line; elsewhere a plain line every ten seconds. Incidents and notes are lines above it.
+    In terminals and notebooks a bar of one line; elsewhere a plain line every ten seconds. Incidents and notes are
+    lines above it. `verbose` is the parameter of an estimator: 1 shows nothing for two seconds, and no notes.
     """
     if not enabled:
         yield
         return
-    display = _Display(Console(file=stream or sys.stderr))
+    brief = verbose == 1
+    display = _Display(Console(file=stream or sys.stderr), 2.0 if brief else _QUIET_SECONDS, notes=not brief)
     try:
         with observe(display):
             yield
