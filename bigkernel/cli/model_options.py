@@ -52,7 +52,7 @@ _REST = together(
         help="krr: from one sweep (direct), or by conjugate gradients, for 10,000 landmarks and more (cg).  [default: "
         "auto]",
     ),
-    click.option("--intercept", is_flag=True, help="krr: fit an intercept (xnv, ridge and linear always do)."),
+    click.option("--intercept/--no-intercept", default=None, help="krr: fit an intercept.  [default: for numbers]"),
     click.option(
         "--class-weight",
         type=click.Choice(["balanced"]),
@@ -61,6 +61,7 @@ _REST = together(
     click.option(
         "--probability",
         is_flag=True,
+        default=None,
         help="Calibrate probabilities of classes, by one more sweep.",
     ),
     transform_option,
