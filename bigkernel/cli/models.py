@@ -111,25 +111,17 @@ def fit(
         return
     if "rounds" in figures:
         figures["rounds"] = len(figures["rounds"])
-    hidden = {name for name in ("skipped_rows", "resumed_segments") if not figures.get(name)}
-    hidden |= {"labelled_rows"} if figures.get("labelled_rows") == figures.get("rows") else set()
-    shown = {name: value for name, value in figures.items() if name not in _DETAILS | hidden}
+    shown = {name: value for name, value in figures.items() if name not in _DETAILS and value != 0}
     show(shown, as_json=False, title=model)
-    say(f"all figures: --json, or {shlex.quote(run)}/report.html" if run else "all figures: --json, or --run DIR")
-    say(_conclusion(figures, verdict, f"bigkernel score {shlex.quote(model)} CORPUS"))
-
-
-def _conclusion(figures: dict[str, Any], verdict: dict[str, Any], command: str) -> str:
-    """Return the last line of a fit: the score that matters."""
+    say(f"all figures: --json, or {run}/report.html" if run else "all figures: --json, or --run DIR")
+    # the score that matters is the last line
     if verdict:
-        main = (
-            f"accuracy {verdict['accuracy_percent']:.2f} %"
-            if "accuracy_percent" in verdict
-            else f"R² {verdict['r2']:.4g}"
-        )
-        return f"{verdict['of']} {main} on {verdict['rows']:,} rows of {os.path.basename(verdict['corpus'])}"
+        classifies, corpus = "classes" in verdict, os.path.basename(verdict["corpus"])
+        figure = f"accuracy {verdict['accuracy_percent']:.2f} %" if classifies else f"R² {verdict['r2']:.4g}"
+        say(f"{verdict['of']} {figure} on {verdict['rows']:,} rows of {corpus}")
+        return
     training = f"training R² {figures['training_r2']:.4g}; " if "training_r2" in figures else ""
-    return f"{training}no rows were held out; to score others: {command}"
+    say(f"{training}no rows were held out; to score others: bigkernel score {shlex.quote(model)} CORPUS")
 
 
 def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
@@ -229,12 +221,12 @@ def predict(
     With --run DIR an interrupted job keeps what it has written, and --resume writes the rest.
     """
     from bigkernel.data.corpus import open_corpus
-    from bigkernel.data.prediction_table import is_table, require_replaceable, write_table
+    from bigkernel.data.prediction_table import ENDINGS, require_replaceable, write_table
     from bigkernel.estimators.evaluation import split
     from bigkernel.models.persistence import load_model
 
     loaded, opened = load_model(model), open_corpus(corpus)
-    table = is_table(out)
+    table = out.lower().endswith(ENDINGS)
     _require_target(out, overwrite, "table" if table else "prediction store", run=run)
     last, rows = split(loaded, opened)
     if probability and not table:

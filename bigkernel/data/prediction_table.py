@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,46 +15,40 @@ from bigkernel.data.readers.source import load_library
 from bigkernel.errors import DataError
 from bigkernel.statistics.predictor import softmax
 
-_FIRST = ["row", "prediction"]  # the first columns of every table
+ENDINGS = (".csv", ".parquet")
 
 
-def is_table(path: str | os.PathLike[str]) -> bool:
-    """Return True if the name of a file says that it is a table."""
-    return Path(path).suffix.lower() in (".csv", ".parquet")
+def _library(path: str) -> Any:
+    """Return the module of pyarrow that reads and writes a table by the ending of its name."""
+    name = "pyarrow.csv" if path.lower().endswith(".csv") else "pyarrow.parquet"
+    return load_library(name, "tables need pyarrow")
 
 
-def require_replaceable(path: str | os.PathLike[str]) -> None:
+def require_replaceable(path: str) -> None:
     """Raise an error if pyarrow is missing, or if something other than a table of predictions exists at `path`."""
-    parquet, text = (load_library(f"pyarrow.{name}", "tables need pyarrow") for name in ("parquet", "csv"))
+    library = _library(path)
     if not os.path.lexists(path):
         return
     try:
-        if _is_parquet(path):
-            names = parquet.read_schema(path).names
-        else:
-            with text.open_csv(path) as reader:
-                names = reader.schema.names
+        schema = library.open_csv(path).schema if hasattr(library, "open_csv") else library.read_schema(path)
     except (OSError, ValueError):  # those of Arrow are ValueErrors
-        names = []
-    if names[:2] != _FIRST:
+        schema = None
+    if schema is None or schema.names[:2] != ["row", "prediction"]:
         raise DataError(f"{path}: expected a table of predictions to replace, found something else; choose another")
 
 
-def write_table(path: str | os.PathLike[str], store: zarr.Group, *, decision: bool, probability: bool) -> list[str]:
+def write_table(path: str, store: zarr.Group, *, decision: bool, probability: bool) -> list[str]:
     """Write a prediction store as a table, which appears complete or not at all; return the names of its columns.
 
     The columns are `row`, `prediction` (classes by name), `std` if it was stored, and with `decision` or `probability`
     one `decision_CLASS` or `probability_CLASS` a class. One chunk is in memory at a time.
     """
-    arrow, text = load_library("pyarrow", "tables need pyarrow"), load_library("pyarrow.csv", "tables need pyarrow")
-    make = load_library("pyarrow.parquet", "tables need pyarrow").ParquetWriter if _is_parquet(path) else text.CSVWriter
-    array = store["prediction"]
-    assert isinstance(array, zarr.Array)
-    n_rows, step = array.shape[0], array.chunks[0]
-    tables = (
-        arrow.table(_columns(store, start, min(start + step, n_rows), decision=decision, probability=probability))
-        for start in range(0, n_rows, step)
-    )
+    arrow, library = load_library("pyarrow", "tables need pyarrow"), _library(path)
+    make = library.CSVWriter if hasattr(library, "CSVWriter") else library.ParquetWriter
+    array: Any = store["prediction"]
+    steps = range(0, array.shape[0], array.chunks[0])
+    chosen = {"prediction", "std", *(["decision"] if decision else []), *(["probability"] if probability else [])}
+    tables = (arrow.table(_columns(store, start, min(start + steps.step, steps.stop), chosen)) for start in steps)
     first = next(tables)
     with replacing(path) as scratch, make(os.fspath(scratch), first.schema) as writer:
         writer.write_table(first)
@@ -64,26 +57,18 @@ def write_table(path: str | os.PathLike[str], store: zarr.Group, *, decision: bo
     return list(first.schema.names)
 
 
-def _is_parquet(path: str | os.PathLike[str]) -> bool:
-    return Path(path).suffix.lower() == ".parquet"
-
-
-def _columns(store: zarr.Group, start: int, stop: int, *, decision: bool, probability: bool) -> dict[str, Any]:
+def _columns(store: zarr.Group, start: int, stop: int, chosen: set[str]) -> dict[str, Any]:
     """Return rows start … stop of a prediction store as columns by name."""
     attributes: Any = store.attrs[zarr_arrays.ATTRIBUTE]
     classes = attributes["classes"]
     values = {name: zarr_arrays.read(array, start, stop) for name, array in store.arrays()}
-    if probability:
-        values["probability"] = softmax(values["decision"])
-    if not decision:
-        values.pop("decision", None)
     values["prediction"] = named_labels(values["prediction"], classes)
+    if "probability" in chosen:
+        values["probability"] = softmax(values["decision"])
     columns: dict[str, Any] = {"row": np.arange(start, stop)}
     for name in ("prediction", "std", "decision", "probability"):
-        if name in values and values[name].ndim == 1:
-            columns[name] = values[name]
-        elif name in values:
-            width = values[name].shape[1]
-            labels = classes if len(classes) == width else range(width)
-            columns |= {f"{name}_{label}": values[name][:, j] for j, label in enumerate(labels)}
+        if name in chosen and name in values:
+            block = values[name]
+            labels = classes if block.ndim > 1 and len(classes) == block.shape[1] else range(block.shape[-1])
+            columns |= {name: block} if block.ndim == 1 else {f"{name}_{k}": block[:, j] for j, k in enumerate(labels)}
     return columns

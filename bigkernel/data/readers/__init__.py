@@ -16,14 +16,7 @@ import numpy as np
 
 from bigkernel.data import zarr_arrays
 from bigkernel.data.readers import arrays, libsvm, png, stores, tables
-from bigkernel.data.readers.source import (
-    Block,
-    SkippedRows,
-    Source,
-    open_stream,
-    require_file,
-    without_bad_rows,
-)
+from bigkernel.data.readers.source import Block, SkippedRows, Source, open_stream, require_file, without_bad_rows
 from bigkernel.errors import ConfigError, DataError
 
 __all__ = ["ENDINGS", "FORMATS", "OPTIONS", "Source", "open_source"]

@@ -68,6 +68,7 @@ class Columns:
     features: tuple[int, ...]
     target: int | None
     group: int | None
+    skipped: SkippedRows | None = None  # rows with missing or invalid cells become NaN, and lines are counted
 
     @property
     def read(self) -> list[int]:
@@ -82,8 +83,11 @@ class Columns:
         return {"feature_names": names, "target": "" if self.target is None else self.names[self.target]}
 
 
+Column = str | int  # a name or a position
+
+
 def choose(
-    path: str, names: Sequence[str], target: str | int | None, group: str | int | None, drop: Sequence[str | int] = ()
+    path: str, names: Sequence[str], target: Column | None, group: Column | None, drop: Sequence[Column] = ()
 ) -> Columns:
     """Choose the columns of features, target and group.
 
@@ -127,18 +131,13 @@ def _find(path: str, names: Sequence[str], column: str | int, role: str) -> int:
     return position % len(names)
 
 
-def _block_of(
-    path: str, start: int, batch: Any, columns: Columns, dtype: np.dtype[Any], *, skip: bool = False
-) -> Block:
-    """Return the block of an Arrow batch that begins with row `start`, with `columns.read` in that order.
-
-    With `skip` rows with a missing value are NaN.
-    """
+def _block_of(path: str, start: int, batch: Any, columns: Columns, dtype: np.dtype[Any]) -> Block:
+    """Return the block of an Arrow batch that begins with row `start`, with `columns.read` in that order."""
     d, missing = len(columns.features), np.zeros(batch.num_rows, bool)
     for place, column in zip(columns.read, batch.columns, strict=True):
         if column.null_count:
             missing |= column.is_null().to_numpy(zero_copy_only=False)
-            if not skip:
+            if columns.skipped is None:
                 row, name = start + int(np.argmax(missing)), columns.names[place]
                 raise DataError(f"{path}: row {row}, column {name!r}: missing value; skip it (--on-bad-rows skip)")
     x = np.empty((batch.num_rows, d), dtype)
@@ -192,28 +191,20 @@ class _OneBlank(io.RawIOBase):
         return size
 
 
-def _text_source(
-    format: str,
-    path: str,
-    columns: Columns,
-    delimiter: str,
-    header: bool,
-    dtype: type,
-    skipped: SkippedRows | None = None,
-) -> Source:
+def _text_source(format: str, path: str, columns: Columns, delimiter: str, header: bool, dtype: type) -> Source:
     """Return a source of the lines of a file as rows; labels are float64 or text."""
     pa, csv_of, compute = _arrow(), _arrow("pyarrow.csv"), _arrow("pyarrow.compute")
     names = [str(place) for place in range(len(columns.names))]
     order, place = [names[column] for column in columns.read], len(columns.features)
-    skip = skipped is not None  # cells are read as text then, and invalid ones are missing
-    kinds = dict.fromkeys(order, pa.string())
-    kinds |= {} if skip else {names[column]: pa.float64() for column in columns.features}
+    numbers = columns.features if columns.skipped is None else ()  # invalid cells of text become missing ones
+    kinds = dict.fromkeys(order, pa.string()) | {names[column]: pa.float64() for column in numbers}
     longest_line = max(map(len, _first_lines(path)))
 
     def skip_line(line: Any) -> str:
-        if skipped is not None:
-            skipped.add(path, "line", [line.number])
-        return "skip" if skip else "error"
+        if columns.skipped is None:
+            return "error"
+        columns.skipped.add(path, "line", [line.number])
+        return "skip"
 
     def blocks() -> Iterator[Block]:
         start, named = 0, False
@@ -227,16 +218,16 @@ def _text_source(
                 csv_of.ConvertOptions(column_types=kinds, include_columns=list(kinds), null_values=[]),
             )
             for batch in (batch.select(order) for batch in reader if batch.num_rows):
-                if skip:
+                if columns.skipped is not None:
                     cells = [_numbers_or_none(column) for column in batch.columns[:place]]
                     batch = pa.record_batch([*cells, *batch.columns[place:]], names=order)
                 if columns.target is not None:
                     texts = compute.utf8_trim_whitespace(batch.column(place))
-                    if skip:
+                    if columns.skipped is not None:
                         texts = compute.if_else(compute.is_in(texts, pa.array(_MISSING)), None, texts)
                     labels, named = _numbers_or_names(path, start, texts, named)
                     batch = batch.set_column(place, "target", labels)
-                yield _block_of(path, start, batch, columns, np.dtype(dtype), skip=skip)
+                yield _block_of(path, start, batch, columns, np.dtype(dtype))
                 start += batch.num_rows
 
     labelled, grouped = columns.target is not None, columns.group is not None
@@ -296,7 +287,7 @@ def read_csv(
     Parameters
     ----------
     target, group, drop : see `choose`
-    skipped : counts lines with another number of cells, which are left out; rows with invalid cells become NaN
+    skipped : see `Columns`
     delimiter : "," ";" "tab" "blank"; None: detected from the first lines
     header : True, False; "auto": line 1 is a header if none of its cells is a number
     """
@@ -311,8 +302,8 @@ def read_csv(
     if len(first) == 1 and target is None:
         raise DataError(f"{path}: line 1: expected several columns, found one; set target='none'")
     names = [cell if headed and cell else f"column {place}" for place, cell in enumerate(first)]
-    columns = choose(path, names, target, group, drop)
-    source = _text_source("csv", path, columns, separator, headed, np.float64, skipped)
+    columns = replace(choose(path, names, target, group, drop), skipped=skipped)
+    source = _text_source("csv", path, columns, separator, headed, np.float64)
     return replace(source, **columns.named) if headed else source
 
 
@@ -371,15 +362,15 @@ def _sniff(lines: list[str]) -> str:
 def read_parquet(
     path: str,
     *,
-    target: str | int | None = None,
-    group: str | int | None = None,
-    drop: Sequence[str | int] = (),
+    target: Column | None = None,
+    group: Column | None = None,
+    drop: Sequence[Column] = (),
     skipped: SkippedRows | None = None,
 ) -> Source:
     """Open a Parquet file, or a folder of files in natural order of their names (without hidden ones and `_…`).
 
-    Index columns of pandas (`__index_level_0__`) are left out. `target`, `group` and `drop`: see `choose`. With
-    `skipped` rows are floats, and those with a missing value are NaN.
+    Index columns of pandas (`__index_level_0__`) are left out. `target`, `group`, `drop`: see `choose`; `skipped`:
+    see `Columns`.
     """
     files, n_rows, schema = _files(path), 0, None
     for name in files:
@@ -392,7 +383,7 @@ def read_parquet(
             n_rows += file.metadata.num_rows
     assert schema is not None
     names = [field.name for field in schema if not _PANDAS_INDEX.fullmatch(field.name)]
-    columns = choose(path, names, target, group, drop)
+    columns = replace(choose(path, names, target, group, drop), skipped=skipped)
     dtype = np.result_type(*(_dtype(files[0], schema.field(names[place])) for place in columns.features))
     dtype = dtype if skipped is None else np.result_type(dtype, np.float32)
     if columns.target is not None:
@@ -404,7 +395,7 @@ def read_parquet(
             with _opened(name) as file:
                 start = 0
                 for batch in file.iter_batches(step, columns=order, use_threads=False):
-                    yield _block_of(name, start, batch.select(order), columns, dtype, skip=skipped is not None)
+                    yield _block_of(name, start, batch.select(order), columns, dtype)
                     start += batch.num_rows
                 if start != file.metadata.num_rows:
                     raise DataError(
