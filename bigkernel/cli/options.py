@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ import click
 
 from bigkernel.cli.transforms import Transform
 from bigkernel.data.visible import visible
+from bigkernel.errors import ColumnScaleWarning
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -215,6 +218,26 @@ def execution(
                 yield
         finally:
             _leave_report(run, report, quiet=quiet)
+
+
+@contextmanager
+def naming_columns(names: Sequence[str]) -> Iterator[None]:
+    """Show warnings about the columns of rows with their names: column 4 ('population')."""
+    show = warnings.showwarning
+
+    def named(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return f"{match[0]} ({names[number]!r})" if number < len(names) else match[0]
+
+    def show_named(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        text = re.sub(r"column (\d+)\b", named, str(message)) if category is ColumnScaleWarning else message
+        show(text, category, *rest, **more)
+
+    warnings.showwarning = show_named
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
 
 
 def _leave_report(run: str | None, target: Path | None, *, quiet: bool) -> None:

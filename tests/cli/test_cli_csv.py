@@ -204,3 +204,14 @@ def test_columns_are_dropped_by_name_or_number(run):
     both = run("ingest", "t.csv", "e", "--drop", "y", "--target", "y", code=3).stderr
     assert "'y' is to be left out (--drop), and is the target" in both
     assert "all 200 rows have bad values" in run("ingest", "t.csv", "e", "--on-bad-rows", "skip", code=3).stderr
+
+
+@pytest.mark.filterwarnings("always::UserWarning")
+def test_a_column_of_another_scale_is_named_with_the_option_that_helps_before_its_consequences(run):
+    write_csv("t.csv", {"rooms": X[:, 0], "population": 1e4 * X[:, 1] + 3e4, "age": X[:, 2], "y": X[:, 0]})
+    run("ingest", "t.csv", "c")
+    first = run("fit", "c", "m", "--landmarks", 20).stderr.splitlines()[0]
+    assert "columns differ" in first
+    assert "column 1 ('population')" in first
+    assert "--transform standardize" in first
+    assert "columns differ" not in run("fit", "c", "n", "--landmarks", 20, "--transform", "standardize").stderr
