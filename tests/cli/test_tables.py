@@ -1,4 +1,4 @@
-"""What a notebook shows: figures and first rows, pictures of the very pixels, and no letter that a page would obey."""
+"""HTML for notebooks: figures, first rows and images; text is escaped."""
 
 import base64
 import io
@@ -24,8 +24,8 @@ HOSTILE = "<script>alert(1)</script>\x1b[2J\u202e"
 TAGS = {"div", "table", "caption", "b", "tr", "th", "td", "figure", "img", "figcaption", "details", "summary"}
 
 
-class Seen(HTMLParser):
-    """The tags and the text of a fragment, every tag closed."""
+class Fragment(HTMLParser):
+    """Collects the tags and the text of a fragment, in which every tag must be closed."""
 
     def __init__(self, html):
         super().__init__()
@@ -49,9 +49,9 @@ class Seen(HTMLParser):
 
 
 def shown(value):
-    seen = Seen(value._repr_html_())
-    assert seen.tags <= TAGS
-    text = " ".join(seen.text)
+    fragment = Fragment(value._repr_html_())
+    assert fragment.tags <= TAGS
+    text = " ".join(fragment.text)
     assert "\x1b" not in text
     assert "\u202e" not in text
     return text
@@ -62,7 +62,7 @@ def digits(tmp_path):
     return write_corpus(tmp_path / "digits", IMAGES, np.arange(30) % 3, chunk_rows=7)
 
 
-def test_first_rows_of_pictures_are_shown_pixel_by_pixel(digits):
+def test_first_rows_of_images_are_shown_as_images(digits):
     html = digits._repr_html_()
     found = [imread(io.BytesIO(base64.b64decode(data))) for data in re.findall(r"base64,([\w+/=]+)", html)]
     assert len(found) == 10
@@ -75,7 +75,7 @@ def test_first_rows_of_pictures_are_shown_pixel_by_pixel(digits):
     assert as_rows(digits)._repr_html_().count("<img") == 10
 
 
-def test_names_and_labels_of_others_are_letters(tmp_path):
+def test_names_and_labels_are_escaped(tmp_path):
     labels = np.where(np.arange(60) % 2, HOSTILE, "plain")
     corpus = write_corpus(tmp_path / "<b>c", X, labels, name=HOSTILE)
     for value in (corpus, as_rows(corpus), UnitNormalizer().fit(corpus).transform(corpus)):
@@ -87,7 +87,7 @@ def test_names_and_labels_of_others_are_letters(tmp_path):
     assert "does not exist" in shown(corpus)
 
 
-def test_a_plan_a_run_and_the_report_of_a_fit_are_tables(tmp_path):
+def test_plans_runs_and_reports_are_tables(tmp_path):
     corpus = write_corpus(tmp_path / "c", X, X[:, 0], chunk_rows=20)
     model = KernelRidge("rbf", n_landmarks=8, random_state=0)
     assert re.search(r"rows\s+60\s.*task bytes\s+[\d.]+ MB", shown(model.plan(as_rows(corpus))), re.S)
@@ -101,7 +101,7 @@ def test_a_plan_a_run_and_the_report_of_a_fit_are_tables(tmp_path):
     assert re.search(r"distributional variance\s.*features", shown(domains.fit_report()), re.S)
 
 
-def test_a_search_shows_its_best_candidates_above_the_picture_of_its_estimator():
+def test_a_search_shows_its_best_candidates_and_its_estimator():
     grid = {"gamma": [0.1, 1.0], "alpha": [1e-3, 1.0, 1e3]}
     search = SweepSearchCV(KernelRidge("rbf", n_landmarks=8, random_state=0), grid, cv=3)
     assert "sk-" in search._repr_mimebundle_()["text/html"]
@@ -121,5 +121,5 @@ def test_the_plan_of_a_search_is_a_table_of_its_sweeps():
     grid = {"gamma": [0.1, 1.0], "alpha": [1e-3, 1.0, 1e3]}
     plan = SweepSearchCV(KernelRidge("rbf", n_landmarks=8, random_state=0), grid, cv=3).plan(X, X[:, 0])
     text = shown(plan)
-    for told in ("plan of a search", "candidates", *(line.strip() for line in plan.sweeps)):
-        assert told in text
+    for expected in ("plan of a search", "candidates", *(line.strip() for line in plan.sweeps)):
+        assert expected in text
