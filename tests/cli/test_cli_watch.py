@@ -124,9 +124,6 @@ def follow():
         assert not thread.is_alive()
 
 
-# ---------------------------------------------------------------- a run directory
-
-
 def test_a_finished_run_is_shown_and_ends_with_0(tmp_path, small_steps):
     run = tmp_path / "job.run"
     with executing("serial", run=run, command=["bigkernel", "fit", "c", "m"]):
@@ -218,8 +215,6 @@ def line_of(kind, **changes):
 
 SWEEP = {"sweep": "t", "what": "x", "executor": "dask", "run": "", "planned_bytes": 1}
 RECEIPT = {"node": "0-30", "worker": "a", "resumed": False, "elapsed": 1, "peak_bytes": 1, "starts": 1, "seconds": {}}
-
-
 LINES = {
     "no receipt": line_of("segment", receipt=None),
     "an end without seconds": line_of("sweep_ended"),
@@ -398,9 +393,6 @@ ANSWERS = [
 def test_a_scheduler_without_a_state_of_jobs_is_refused(answer, error, message):
     with pytest.raises(error, match=message):
         watching.ask_scheduler(Client(answer), "tcp://a:1")
-
-
-# ---------------------------------------------------------------- output
 
 
 def test_json_output_is_one_object_a_line(half, follow):
