@@ -9,7 +9,7 @@ from typing import Any, Literal
 import click
 
 from bigkernel.cli.data import describe
-from bigkernel.cli.options import json_option, overwrite_option
+from bigkernel.cli.options import bad_rows_option, json_option, overwrite_option
 from bigkernel.data.readers import FORMATS, open_source
 from bigkernel.errors import ConfigError
 from bigkernel.monitor.terminal.figures import show
@@ -56,14 +56,7 @@ Examples:
     help="auto: text is classes; so are whole numbers if at most 10 are distinct, or 20 that count from 0 or 1, or "
     "1,000 labels of images; other numbers are targets to regress on.",
 )
-@click.option(
-    "--on-bad-rows",
-    type=click.Choice(["refuse", "skip"]),
-    default="refuse",
-    show_default=True,
-    help="Rows with missing, invalid or infinite values: stop with an error that names the file and the row, or leave "
-    "them out and count them.",
-)
+@bad_rows_option
 @click.option(
     "--split",
     multiple=True,

@@ -13,7 +13,7 @@ import click
 
 from bigkernel.cli import options as shared
 from bigkernel.cli.model_options import model_options
-from bigkernel.cli.options import Where, execution, naming_columns, say
+from bigkernel.cli.options import Where, execution, say
 from bigkernel.data.atomic_write import remove_at_once, require_apart, require_target, scratch_path
 from bigkernel.data.run_lock import claimed
 from bigkernel.errors import ConfigError, DataError, ResumeMismatchError
@@ -88,8 +88,8 @@ def fit(
     _require_target(model, overwrite, "model", run=run, needed_bytes=_least_bytes(estimator, opened))
     rows = chosen_rows(opened, on_bad_rows)
     verdict: dict[str, Any] = {}
-    names = () if options["transforms"] else opened.info.feature_names
-    with claimed(model, "the model"), naming_columns(names), execution(where, run=run, resume=resume, quiet=as_json):
+    click.get_current_context().meta[shared.COLUMNS] = () if options["transforms"] else opened.info.feature_names
+    with claimed(model, "the model"), execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
         estimator.fit(rows)
         seconds = time.perf_counter() - start

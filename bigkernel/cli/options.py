@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 import math
 import os
-import re
 import shlex
 import shutil
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +18,8 @@ import click
 
 from bigkernel.cli.transforms import Transform
 from bigkernel.data.visible import visible
-from bigkernel.errors import ColumnScaleWarning
 
+COLUMNS = "bigkernel.columns"  # in the metadata of a context: names of the columns that warnings number
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -121,7 +119,7 @@ bad_rows_option: Decorator = click.option(
     type=click.Choice(["refuse", "skip"]),
     default="refuse",
     show_default=True,
-    help="Rows with NaN or infinity: stop with an error that names them, or skip and count them.",
+    help="Rows with missing, invalid or infinite values: stop with an error that names them, or skip and count them.",
 )
 run_options = together(
     click.option("--run", type=click.Path(file_okay=False), help="Directory that keeps finished work, for --resume."),
@@ -218,26 +216,6 @@ def execution(
                 yield
         finally:
             _leave_report(run, report, quiet=quiet)
-
-
-@contextmanager
-def naming_columns(names: Sequence[str]) -> Iterator[None]:
-    """Show warnings about the columns of rows with their names: column 4 ('population')."""
-    show = warnings.showwarning
-
-    def named(match: re.Match[str]) -> str:
-        number = int(match[1])
-        return f"{match[0]} ({names[number]!r})" if number < len(names) else match[0]
-
-    def show_named(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-        text = re.sub(r"column (\d+)\b", named, str(message)) if category is ColumnScaleWarning else message
-        show(text, category, *rest, **more)
-
-    warnings.showwarning = show_named
-    try:
-        yield
-    finally:
-        warnings.showwarning = show
 
 
 def _leave_report(run: str | None, target: Path | None, *, quiet: bool) -> None:

@@ -14,7 +14,7 @@ import click
 
 from bigkernel.cli import options as shared
 from bigkernel.cli.model_options import grid_options
-from bigkernel.cli.options import GroupedCommand, Numbers, Where, execution, naming_columns, say
+from bigkernel.cli.options import GroupedCommand, Numbers, Where, execution, say
 from bigkernel.data.atomic_write import require_apart, require_target
 from bigkernel.data.run_lock import claimed
 from bigkernel.data.visible import visible
@@ -100,12 +100,8 @@ def tune(
     _prepare(target, own, resume=resume, overwrite=overwrite)
     start = time.perf_counter()
     best = claimed(target / "best.model", "the best model")
-    names = () if options["transforms"] else opened.info.feature_names
-    with (
-        best,
-        naming_columns(names),
-        execution(where, run=run or str(own), resume=resume, quiet=as_json, report=target / "report.html"),
-    ):
+    click.get_current_context().meta[shared.COLUMNS] = () if options["transforms"] else opened.info.feature_names
+    with best, execution(where, run=run or str(own), resume=resume, quiet=as_json, report=target / "report.html"):
         search.fit(rows)
         label = scoring or ("accuracy" if hasattr(search, "classes_") else "r2")
         records = _records(search)

@@ -289,10 +289,10 @@ def checked_attributes(name: Any, image_shape: Any, scale: Any) -> dict[str, Any
 
 def require_feature_names(name: str, names: Sequence[str], expected: Sequence[str], whose: str) -> None:
     """Raise `DataError` unless the names of columns are those `whose` are expected, in their order."""
-    for place, (found, known) in enumerate(zip(names, expected, strict=True)):
-        if found != known:
+    for place, (actual, known) in enumerate(zip(names, expected, strict=True)):
+        if actual != known:
             raise DataError(
-                f"{name}: expected the columns of {whose} in their order, found {found!r} instead of {known!r} "
+                f"{name}: expected the columns of {whose} in their order, found {actual!r} instead of {known!r} "
                 f"(column {place}); ingest a table with the same columns"
             )
 
