@@ -6,7 +6,7 @@ Ji, Yang, Lin, Jin & Han, "A simple algorithm for semi-supervised learning with 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import ClassVar
 
@@ -36,9 +36,13 @@ from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import BasisChoice, of_kernel
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
-from bigkernel.solvers.eigenfunctions import graph_penalty, sssl_all, sssl_core
-from bigkernel.solvers.gcv import best_of
-from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings, core_coordinates, eigenfunction_coordinates
+from bigkernel.solvers.eigenfunctions import (
+    eigenfunctions_of_core,
+    eigenfunctions_of_rows,
+    graph_penalty,
+    solve_labelled,
+)
+from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics, warn_or_note
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic
@@ -47,6 +51,7 @@ _CONSTRAINTS: dict[str, list[object]] = {
     **KERNEL_CONSTRAINTS,
     "alpha": [Real, StrOptions({"gcv"})],
     "n_components": [Interval(Integral, 1, None, closed="left")],
+    "fit_intercept": ["boolean"],
     "eigenfunctions": [StrOptions({"all", "landmarks"})],
     **GRAPH,
 }
@@ -63,6 +68,7 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
     unlabelled: ClassVar[str] = "keep"
     semi_supervised: ClassVar[bool] = True
     n_components: int
+    fit_intercept: bool
     of_landmarks: bool
 
     @property
@@ -101,25 +107,21 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         return whitening, self._penalty(problem, whitening)
 
     def solve(self, problem: Problem, reduced: SSSLReduced, diagnostics: SolveDiagnostics) -> SpectralSolution:
-        whitening, P = reduced
+        if not self.fit_intercept:
+            problem = problem.of_targets()
         labelled = Moments.of(problem.statistics, 1, shift=problem.centre)
-        alpha = _Penalty(one_penalty(self.alpha), labelled.q, float(labelled.rows))
         if self.of_landmarks:
             basis = of_kernel(problem.basis)
-            core, labelled = basis.core(), Moments.of(problem.uncentred_statistics, 1)
+            core = basis.core()
             _note_negative(core, basis.kernel, diagnostics)
-            coef, values = sssl_core(core, labelled.G, labelled.C, self.n_components, alpha, diagnostics=diagnostics)
+            coordinates, values = eigenfunctions_of_core(core, self.n_components, diagnostics=diagnostics)
         else:
-            coef, values = sssl_all(
-                problem.moments, labelled, whitening, self.n_components, alpha, penalty=P, diagnostics=diagnostics
+            whitening, P = reduced
+            coordinates, values = eigenfunctions_of_rows(
+                problem.moments, whitening, self.n_components, penalty=P, diagnostics=diagnostics
             )
-        return SpectralSolution(
-            coef=coef,
-            intercept=np.zeros(coef.shape[1]) + problem.inputs.shift,
-            rank=problem.basis.width if self.of_landmarks else whitening.rank,
-            alpha=alpha.chosen,
-            eigenvalues=values,
-        )
+        rank = problem.basis.width if self.of_landmarks else reduced[0].rank
+        return self._solution(coordinates, values, labelled, problem.inputs.shift, rank, diagnostics)
 
     def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> SpectralSolution:
         # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
@@ -127,47 +129,41 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         assert isinstance(labelled, np.ndarray)
         root = np.ones(len(K)) if problem.weight is None else np.sqrt(problem.weight)
         _note_negative(K, of_kernel(problem.basis).kernel, diagnostics)
-        P = (K[:, labelled] * root[:, None]) * root[labelled]
-        target = root[labelled, None] * Y
-        alpha = _Penalty(one_penalty(self.alpha), (target**2).sum(axis=0), float(np.count_nonzero(root[labelled])))
-        coef, values = sssl_core(
-            K * np.outer(root, root), P @ P.T, P @ target, self.n_components, alpha, diagnostics=diagnostics
+        core = K * np.outer(root, root)
+        coordinates, values = eigenfunctions_of_core(core, self.n_components, diagnostics=diagnostics)
+        moments = Moments.of_rows(K[labelled] * root, Y, root[labelled] ** 2)
+        solution = self._solution(coordinates, values, moments, problem.inputs.shift, len(K), diagnostics)
+        return replace(solution, coef=root[:, None] * solution.coef)
+
+    def _solution(
+        self,
+        coordinates: Coordinates,
+        values: Array,
+        labelled: Moments,
+        shift: Array,
+        rank: int,
+        diagnostics: SolveDiagnostics,
+    ) -> SpectralSolution:
+        """Solve ridge on the labelled rows in the coordinates of eigenfunctions with these eigenvalues."""
+        coef, intercept, alpha = solve_labelled(
+            coordinates, labelled, one_penalty(self.alpha), fit_intercept=self.fit_intercept, diagnostics=diagnostics
         )
-        return SpectralSolution(
-            coef=root[:, None] * coef,
-            intercept=np.zeros(coef.shape[1]) + problem.inputs.shift,
-            rank=len(K),
-            alpha=alpha.chosen,
-            eigenvalues=values,
-        )
+        return SpectralSolution(coef=coef, intercept=intercept + shift, rank=rank, alpha=alpha, eigenvalues=values)
 
     def solve_settings(self) -> SolveSettings:
-        return SolveSettings(self.alpha, n_components=self.n_components)
+        return SolveSettings(self.alpha, self.fit_intercept, n_components=self.n_components)
 
     def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
         if not self.whitens:
-            return core_coordinates(of_kernel(problem.basis).core(), n_components)
+            return eigenfunctions_of_core(of_kernel(problem.basis).core(), n_components)[0]
         whitening = whitening or self.whiten(problem.basis)
-        return eigenfunction_coordinates(problem.moments, whitening, n_components, self._penalty(problem, whitening))
+        P = self._penalty(problem, whitening)
+        return eigenfunctions_of_rows(problem.moments, whitening, n_components, penalty=P)[0]
 
     def _penalty(self, problem: Problem, whitening: Whitening) -> Array | None:
         """Return I + μ ΦᵀLΦ (r, r) of the graph of all rows, whether held out or not; None without a graph."""
         graph = self.graph.laplacian(problem, whitening)
         return None if graph is None else graph_penalty(graph, float(self.graph.manifold))
-
-
-class _Penalty:
-    """The penalty for labelled rows with Σ w y² = q (c,): a number, or chosen by GCV when the solver calls it.
-
-    `chosen` is the number that the solver got.
-    """
-
-    def __init__(self, alpha: float | str, q: Array, rows: float) -> None:
-        self.alpha, self.q, self.rows, self.chosen = alpha, q, rows, np.nan
-
-    def __call__(self, G: Array, C: Array) -> float:
-        self.chosen = best_of(G, C, self.q, self.rows) if isinstance(self.alpha, str) else float(self.alpha)
-        return self.chosen
 
 
 def _note_negative(K: Array, kernel: Kernel, diagnostics: SolveDiagnostics) -> None:
@@ -182,6 +178,7 @@ def _method(estimator: BaseEstimator) -> SSSLMethod:
         alpha=estimator.alpha,
         probability=getattr(estimator, "probability", False),
         n_components=estimator.n_components,
+        fit_intercept=bool(estimator.fit_intercept),
         of_landmarks=estimator.eigenfunctions == "landmarks",
         graph=Graph(estimator.manifold, estimator.n_neighbors),
     )
@@ -238,6 +235,7 @@ class SSSL(Regressor, LandmarkEstimator):
         alpha: float | str = 0.4,
         *,
         n_landmarks: int | None = None,
+        fit_intercept: bool = True,
         eigenfunctions: str = "all",
         manifold: float = 0.0,
         n_neighbors: int = 3,
@@ -280,6 +278,7 @@ class SSSLClassifier(Classifier, LandmarkEstimator):
         alpha: float | str = 0.4,
         *,
         n_landmarks: int | None = None,
+        fit_intercept: bool = False,
         eigenfunctions: str = "all",
         manifold: float = 0.0,
         n_neighbors: int = 3,

@@ -6,66 +6,68 @@ determine the eigenfunctions, only the labelled ones (l) the weights β. See Ji,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 from scipy import linalg
 
 from bigkernel.arrays import Array
-from bigkernel.solvers import residuals
+from bigkernel.solvers import gcv, residuals
+from bigkernel.solvers.penalty_grid import Coordinates
 from bigkernel.solvers.residuals import SolveDiagnostics
-from bigkernel.solvers.ridge import ridge
-from bigkernel.solvers.whitening import Whitening, positive_part, reduce_moments, signs, top_eigen
+from bigkernel.solvers.ridge import RidgeSystem, ridge
+from bigkernel.solvers.whitening import Whitening, centre, positive_part, reduce_moments, signs, top_eigen
 from bigkernel.statistics.moments import Moments
 
-# a number, or a function that chooses it for ridge with moments G (s, s) and C (s, c)
-Alpha: TypeAlias = float | Callable[[Array, Array], float]
 
-
-def sssl_all(
+def eigenfunctions_of_rows(
     everything: Moments,
-    labelled: Moments,
     whitening: Whitening,
-    n_components: int,
-    alpha: Alpha,
+    count: int,
     *,
     penalty: Array | None = None,
     diagnostics: SolveDiagnostics | None = None,
-) -> tuple[Array, Array]:
-    """Solve SSSL_m with eigenfunctions of all rows; return coefficients over the landmarks (p, c) and s eigenvalues.
+) -> tuple[Coordinates, Array]:
+    """Return the leading eigenfunctions of all rows as coordinates, and s eigenvalues.
 
-    ΦᵀΦ = WΛWᵀ over all N rows; the features √λ_j φ(x)ᵀW_j correspond to VᵀK of the exact form, so that λ has the same
+    ΦᵀΦ = WΛWᵀ over all N rows; the features √λ_j φ(x)ᵀW_j correspond to VᵀK of the exact form, so that α has the same
     meaning in all three. With a `penalty` P (r, r) in whitened coordinates they are those of ΦᵀΦ w = λ P w.
     """
-    values, W = leading(reduce_moments(everything, whitening).G, n_components, diagnostics, penalty=penalty)
-    basis, of_labelled = W * np.sqrt(values), reduce_moments(labelled, whitening)
-    # β = (PPᵀ + λI)⁻¹ P y with P = Λ^{1/2}WᵀΦ_lᵀ
-    G, C = basis.T @ of_labelled.G @ basis, basis.T @ of_labelled.C
-    chosen = alpha(G, C) if callable(alpha) else alpha
-    beta = ridge(G, C, chosen, n_rows=labelled.rows, diagnostics=diagnostics)
-    return whitening.expand(basis @ beta), values
+    values, W = leading(reduce_moments(everything, whitening).G, count, diagnostics, penalty=penalty)
+    return Coordinates(whitening, W * np.sqrt(values)), values
 
 
-def sssl_core(
-    core: Array,
-    labelled_G: Array,
-    labelled_C: Array,
-    n_components: int,
-    alpha: Alpha,
-    *,
-    diagnostics: SolveDiagnostics | None = None,
-) -> tuple[Array, Array]:
-    """Solve SSSL with eigenfunctions of the core; return coefficients over its points (p, c) and s eigenvalues.
+def eigenfunctions_of_core(
+    core: Array, count: int, *, diagnostics: SolveDiagnostics | None = None
+) -> tuple[Coordinates, Array]:
+    """Return the leading eigenvectors of a core as coordinates of its columns k(·, z), and s eigenvalues.
 
-    Core of m landmarks: SSSL_m; core of all N rows: SSSL_N. With K = VΛVᵀ and P = VᵀK_{:,l}: β = (PPᵀ + λI)⁻¹Py,
-    f(x) = k(x, ·)Vβ.
+    The core of m landmarks gives SSSL_m, the core of all N rows SSSL_N.
     """
-    values, V = leading(core, n_components, diagnostics)
-    G, C = V.T @ labelled_G @ V, V.T @ labelled_C
-    beta = ridge(G, C, alpha(G, C) if callable(alpha) else alpha, diagnostics=diagnostics)
-    return V @ beta, values
+    values, V = leading(core, count, diagnostics)
+    return Coordinates(Whitening(len(core), len(core)), V), values  # which moves moments to 0
+
+
+def solve_labelled(
+    coordinates: Coordinates,
+    labelled: Moments,
+    alpha: float | str,
+    *,
+    fit_intercept: bool = False,
+    diagnostics: SolveDiagnostics | None = None,
+) -> tuple[Array, Array, float]:
+    """Solve ridge on the labelled rows in some coordinates; "gcv" chooses α.
+
+    Returns
+    -------
+    coefficients over the columns (p, c), intercepts (c,), and α
+    """
+    small = centre(coordinates.reduce(labelled), fit_intercept=fit_intercept)
+    rows = float(labelled.rows)
+    if isinstance(alpha, str):
+        alpha = gcv.of_system(RidgeSystem(small, rows), fit_intercept=fit_intercept).best()
+    beta = ridge(small.G, small.C, alpha, n_rows=rows, diagnostics=diagnostics)
+    return coordinates.expand(beta), small.target_mean - small.mean @ beta, alpha
 
 
 def graph_penalty(graph: Array, weight: float) -> Array:

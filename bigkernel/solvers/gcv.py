@@ -15,7 +15,7 @@ from scipy.optimize import minimize_scalar
 from bigkernel.arrays import Array
 from bigkernel.solvers.exact import weigh, without_constant
 from bigkernel.solvers.ridge import RidgeSystem
-from bigkernel.solvers.whitening import Reduced, Whitening, reduce_and_centre
+from bigkernel.solvers.whitening import Whitening, reduce_and_centre
 from bigkernel.statistics.moments import Moments
 
 _STEPS = 120  # of the coarse search over log α
@@ -70,12 +70,6 @@ def of_system(system: RidgeSystem, *, fit_intercept: bool) -> Spectral:
     # C = Φᵀy, so that the projection of y on the direction j of Φ is (VᵀC)_j / √λ_j
     explained = (vectors.T @ small.C) ** 2 / np.maximum(values, 1e-300)[:, None]
     return _spectral(values, explained.sum(axis=1), float(small.q.sum()), rows, float(fit_intercept))
-
-
-def best_of(G: Array, C: Array, q: Array, rows: float) -> float:
-    """Choose α for ridge without an intercept from its moments G (r, r), C (r, c), q (c,)."""
-    small = Reduced(rows, G, C, q, np.zeros(len(G)), np.zeros(len(q)))
-    return of_system(RidgeSystem(small, rows), fit_intercept=False).best()
 
 
 def best_alpha(moments: Moments, whitening: Whitening, *, fit_intercept: bool) -> float:

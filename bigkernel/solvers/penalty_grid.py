@@ -18,7 +18,6 @@ import numpy as np
 from bigkernel.arrays import Array, Index
 from bigkernel.errors import ConfigError
 from bigkernel.solvers import gcv
-from bigkernel.solvers.eigenfunctions import leading
 from bigkernel.solvers.linear import linear_fit
 from bigkernel.solvers.residuals import Errors, SolveDiagnostics
 from bigkernel.solvers.ridge import SHARED, Penalties, RidgeSystem, RoundingEstimate, by_penalty
@@ -81,19 +80,6 @@ class Coordinates:
             fits.append(linear_fit(train, self.origin, settings.alpha, fit_intercept=flag, diagnostics=noted))
             errors.append(noted.errors)
         return np.stack([w for w, *_ in fits]), np.stack([b for _, b, *_ in fits]), errors
-
-
-def eigenfunction_coordinates(
-    everything: Moments, whitening: Whitening, n_components: int, penalty: Array | None = None
-) -> Coordinates:
-    """Return the leading eigenfunctions of all rows as coordinates; of a `penalty` P (r, r) as in `sssl_all`."""
-    values, W = leading(reduce_moments(everything, whitening).G, n_components, penalty=penalty)
-    return Coordinates(whitening, W * np.sqrt(values))
-
-
-def core_coordinates(core: Array, n_components: int) -> Coordinates:
-    """Return the leading eigenfunctions of the landmarks as coordinates."""
-    return Coordinates(Whitening(len(core), len(core)), leading(core, n_components)[1])
 
 
 @dataclass(frozen=True)

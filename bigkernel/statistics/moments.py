@@ -125,6 +125,14 @@ class Moments:
         sums = {name: total[name].sum(axis=0) if one is None else total[name][one] for name in SUMS}
         return cls(**sums, shift=shift)
 
+    @classmethod
+    def of_rows(cls, phi: Array, y: Array, weight: Array) -> Moments:
+        """Return the moments of rows φ (n, p) with targets (n, c) and weights (n,), all in memory."""
+        weighted, own = phi * weight[:, None], y * weight[:, None]
+        rows, n = float(np.count_nonzero(weight)), float(weight.sum())
+        G, C, s, t = weighted.T @ phi, weighted.T @ y, weighted.sum(axis=0), own.sum(axis=0)
+        return cls(rows, n, G, C, s, t, q=(own * y).sum(axis=0))
+
 
 @dataclass(frozen=True, eq=False)
 class Targets:
