@@ -52,7 +52,9 @@ _REST = together(
         help="krr: from one sweep (direct), or by conjugate gradients, for 10,000 landmarks and more (cg).  [default: "
         "auto]",
     ),
-    click.option("--intercept/--no-intercept", default=None, help="krr: fit an intercept.  [default: for numbers]"),
+    click.option(
+        "--intercept/--no-intercept", default=None, help="krr, sssl: fit an intercept.  [default: for numbers]"
+    ),
     click.option(
         "--class-weight",
         type=click.Choice(["balanced"]),
@@ -82,15 +84,14 @@ def _model_options(*, grid: bool) -> Decorator:
             "--sigma",
             type=width,
             metavar="NUMBER",
-            help="Bandwidth of gaussian, length scale of matern; or scale: from the variance of d features, or auto: "
-            "√(d/2).  [default: scale]",
+            help="Width of gaussian, matern, laplacian; or scale: from the variance of d features, or auto: from d "
+            "alone.  [default: scale]",
         ),
         click.option(
             "--gamma",
             type=width,
             metavar="NUMBER",
-            help="Of laplacian, polynomial, sigmoid: a number, scale (from the variance) or auto (1/d).  [default: "
-            "scale]",
+            help="Of polynomial, sigmoid, laplacian (1/sigma): a number, scale or auto (1/d).  [default: scale]",
         ),
         click.option("--degree", type=click.IntRange(1), default=3, metavar="N", help="Of polynomial.  [default: 3]"),
         click.option(
