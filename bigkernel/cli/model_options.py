@@ -53,7 +53,7 @@ _REST = together(
         "auto]",
     ),
     click.option(
-        "--intercept/--no-intercept", default=None, help="krr, sssl: fit an intercept.  [default: for numbers]"
+        "--intercept/--no-intercept", default=None, help="Fit an intercept.  [default: of numbers, and in xnv]"
     ),
     click.option(
         "--class-weight",

@@ -211,7 +211,6 @@ FAILING = {
     "transform twice": (8, "transform", ["fit", "digits.corpus", "new", *["--transform", "scale"] * 2]),
     "components of krr": (8, "not used by krr", ["fit", "digits.corpus", "new", "--components", "9"]),
     "artl of numbers": (8, "expected classes", ["fit", "numbers.corpus", "new", "--method", "artl"]),
-    "intercept of xnv": (8, "intercept", ["fit", "digits.corpus", "new", "--method", "xnv", "--intercept"]),
     "no landmarks": (2, "landmarks", ["fit", "digits.corpus", "new", "--landmarks", "0"]),
     "unknown option": (2, "--wrong", ["fit", "digits.corpus", "new", "--wrong"]),
     "unknown command": (2, "guess", ["guess"]),
