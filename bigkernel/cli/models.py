@@ -14,7 +14,7 @@ import click
 from bigkernel.cli import options as shared
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import Where, execution, say
-from bigkernel.data.atomic_write import remove_at_once, require_apart, require_target, scratch_path
+from bigkernel.data.atomic_write import clear_orphans, remove_at_once, require_apart, require_target, scratch_path
 from bigkernel.data.run_lock import claimed
 from bigkernel.errors import ConfigError, DataError, ResumeMismatchError
 from bigkernel.monitor.terminal.figures import show
@@ -241,6 +241,8 @@ def predict(
     with claimed(out, "the predictions"), execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
         try:
+            if table:
+                clear_orphans(Path(out))
             written = {"decision": decision or probability, "std": std, "overwrite": overwrite or table}
             group = last.predict_to(rows, store, **written)
             if table:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -65,8 +66,10 @@ def test_a_table_that_fails_leaves_nothing_and_other_files_are_not_replaced(run,
         )
         run("predict", "flowers.model", "flowers", "p.csv", code=75)
     assert sorted(os.listdir()) == before
+    Path(".p.csv.0.partial").touch()  # left by a process that was killed
     run("predict", "flowers.model", "flowers", "p.csv")
     run("predict", "flowers.model", "flowers", "p.csv", "--overwrite")
+    assert sorted(os.listdir()) == sorted([*before, "p.csv"])
 
 
 def test_names_of_columns_are_kept_in_corpus_and_model_and_checked(run, colours):
