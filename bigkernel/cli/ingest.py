@@ -98,10 +98,8 @@ def ingest(
     shares = Split(_shares(split), split_by, seed) if split else None
     # a file of labels for each source, or one word for all
     each = labels if len(labels) == len(sources) else labels * len(sources) or (None,) * len(sources)
-    skipped = SkippedRows() if on_bad_rows == "skip" else None
-    opened = [
-        open_source(path, labels=file, skipped=skipped, **reading) for path, file in zip(sources, each, strict=True)
-    ]
+    reading["skipped"] = skipped = SkippedRows() if on_bad_rows == "skip" else None
+    opened = [open_source(path, labels=file, **reading) for path, file in zip(sources, each, strict=True)]
     what = os.path.basename(opened[0].path.rstrip("/")) + (f" and {len(opened) - 1} more" if len(opened) > 1 else "")
     with bar(f"ingest {what}", enabled=not as_json) as update:
         made = ingest_sources(
@@ -114,10 +112,8 @@ def ingest(
             chunk_rows=chunk_rows,
             progress=update,
         )
-    figures: dict[str, Any] = {
-        "format": ", ".join(dict.fromkeys(source.format for source in opened)),
-        **describe(made, as_json=as_json),
-    }
+    formats = ", ".join(dict.fromkeys(source.format for source in opened))
+    figures: dict[str, Any] = {"format": formats, **describe(made, as_json=as_json)}
     if skipped is not None:
         figures |= {"skipped_rows": skipped.count, **({"first_skipped": skipped.first} if skipped.first else {})}
     for share in shares.shares if shares else ():

@@ -85,7 +85,7 @@ def _model_options(*, grid: bool) -> Decorator:
             type=width,
             metavar="NUMBER",
             help="Width of gaussian, matern, laplacian; or scale: from the variance of d features, or auto: from d "
-            "alone.  [default: scale]",
+            "only.  [default: scale]",
         ),
         click.option(
             "--gamma",

@@ -153,12 +153,8 @@ def open_source(
         raise DataError(f"{stores.shown(name)}: unknown format {kind!r}; expected one of {', '.join(FORMATS)}")
     reader = _READERS[kind]
     _require_kind(name, kind, reader)
-    unset: dict[str, Any] = {
-        "header": "auto",
-        "grey": False,
-        "zero_based": False,
-        "drop": (),
-    }  # options of every format
+    # options that the command line passes for every format
+    unset: dict[str, Any] = {"header": "auto", "grey": False, "zero_based": False, "drop": ()}
     given = {key: value for key, value in options.items() if value is not None and value != unset.get(key)}
     if "labels" in given:
         given["labels"] = os.fspath(given["labels"])
