@@ -112,7 +112,8 @@ def fit(
         return
     if "rounds" in figures:
         figures["rounds"] = len(figures["rounds"])
-    shown = {name: value for name, value in figures.items() if name not in _DETAILS and value != 0}
+    same = {"labelled_rows"} if figures.get("labelled_rows") == figures.get("rows") else set()
+    shown = {name: value for name, value in figures.items() if name not in _DETAILS | same and value != 0}
     show(shown, as_json=False, title=model)
     say(f"all figures: --json, or {run}/report.html" if run else "all figures: --json, or --run DIR")
     # the score that matters is the last line

@@ -203,7 +203,7 @@ FAILING = {
     "unknown format": (3, "junk.bin", ["ingest", "junk.bin", "new"]),
     "missing corpus": (3, "does not exist", ["info", "none"]),
     "missing model": (3, "does not exist", ["predict", "none", "digits.corpus", "new"]),
-    "not a corpus": (3, "expected a corpus", ["fit", "digits.model", "new"]),
+    "not a corpus": (3, "by bigkernel ingest FILE", ["fit", "digits.npz", "new"]),
     "not a model": (7, "digits.corpus", ["predict", "digits.corpus", "digits.corpus", "new"]),
     "alpha below 0": (8, "alpha", ["fit", "digits.corpus", "new", "--alpha", "-1"]),
     "sigma 0": (8, "sigma", ["fit", "digits.corpus", "new", "--sigma", "0"]),
