@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.arrays import Array
+from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
@@ -33,7 +34,7 @@ from bigkernel.estimators.fit_state import (
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.graph import GRAPH, Graph, refuse_graph
 from bigkernel.estimators.inputs import CLASS_WEIGHT
-from bigkernel.estimators.kernel_basis import BasisChoice, of_kernel
+from bigkernel.estimators.kernel_basis import CHOICES, BasisChoice, check_landmarks, of_kernel
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import (
@@ -47,6 +48,7 @@ from bigkernel.solvers.residuals import SolveDiagnostics, warn_or_note
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic
 
+LANDMARKS = 500  # of a graph, by default
 _CONSTRAINTS: dict[str, list[object]] = {
     **KERNEL_CONSTRAINTS,
     "alpha": [Real, StrOptions({"gcv"})],
@@ -55,6 +57,15 @@ _CONSTRAINTS: dict[str, list[object]] = {
     "eigenfunctions": [StrOptions({"all", "landmarks"})],
     **GRAPH,
 }
+
+
+class GraphChoice(BasisChoice):
+    """The landmarks of a graph: unless their number is given, `LANDMARKS`, or half as many as rows."""
+
+    def count_for(self, rows: Rows) -> int | None:
+        if self.count is None and isinstance(self.landmarks, str):
+            return min(LANDMARKS, max(1, len(rows) // 2))
+        return self.count
 
 
 SSSLReduced = tuple[Whitening, Array | None]  # the whitening, and I + μ ΦᵀLΦ of a graph or None
@@ -79,8 +90,8 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
     def check_settings(self, columns: BasisChoice) -> None:
         landmarks, manifold = columns.landmarks, self.graph.manifold
         refuse_graph(landmarks, manifold, fourier=columns.fourier)
-        if manifold > 0 and (columns.exact or self.of_landmarks):
-            raise ConfigError("manifold: the graph needs landmarks; set n_landmarks and eigenfunctions='all'")
+        if manifold > 0 and (self.of_landmarks or columns.kernel.precomputed):
+            raise ConfigError(f"manifold={manifold}: a graph needs rows and eigenfunctions='all'; set manifold=0")
         if columns.fourier and self.of_landmarks:
             raise ConfigError(f"landmarks={landmarks!r}: random features have no landmarks; set eigenfunctions='all'")
 
@@ -172,6 +183,17 @@ def _note_negative(K: Array, kernel: Kernel, diagnostics: SolveDiagnostics) -> N
         warn_or_note(negative_note(linalg.eigvalsh(K), kernel.name), True, diagnostics)
 
 
+def _columns(estimator: LandmarkEstimator) -> BasisChoice:
+    columns = LandmarkEstimator._columns(estimator)
+    if not columns.exact or not estimator.manifold > 0 or columns.kernel.precomputed:
+        return columns
+    return GraphChoice(**vars(columns) | {"exact": False})
+
+
+def _check_landmarks(estimator: BaseEstimator) -> None:
+    check_landmarks(estimator.landmarks, estimator.n_landmarks, uncounted=CHOICES)
+
+
 def _method(estimator: BaseEstimator) -> SSSLMethod:
     return SSSLMethod(
         name=type(estimator).__name__,
@@ -189,20 +211,24 @@ class SSSL(Regressor, LandmarkEstimator):
 
     Parameters
     ----------
-    kernel, landmarks, gamma, degree, coef0, dtype, random_state, verbose : as in `KernelRidge`
+    kernel, gamma, degree, coef0, fit_intercept, dtype, random_state, verbose : as in `KernelRidge`
     n_components : int, default 120
         s; fewer are used where the kernel matrix has lower rank.
     alpha : float ≥ 0 or "gcv", default 0.4
         Ridge penalty on the weights of the eigenfunctions; "gcv" as in `KernelRidge`, over the labelled rows.
     n_landmarks : int or None
-        None: SSSL_N, exact, N×N in memory. m: SSSL_m, one sweep over all rows and an m×m solve.
+        m: SSSL_m, one sweep over all rows and an m×m solve. None: 500, or half of the rows if these are fewer; with
+        ``manifold=0`` None is SSSL_N, exact, N×N in memory.
+    landmarks : str or array (m, d), default "k-means"
+        As in `KernelRidge`.
     eigenfunctions : "all" or "landmarks"
         Eigenfunctions of the Nyström kernel over all N rows, including unlabelled ones, or of the m landmarks alone. If
         labelled and unlabelled rows come from different domains, put `JDA` before it in a Pipeline.
-    manifold : float ≥ 0, default 0
-        μ, the weight of a graph Laplacian L in the eigenfunctions, ΦᵀΦ w = λ(I + μ ΦᵀLΦ)w. The graph connects rows
-        through their nearest landmarks (`solvers.anchor_graph`), so that eigenfunctions change mainly where rows are
-        sparse, and few labels separate classes. λ falls as μ grows, and so should α; needs `n_landmarks`.
+    manifold : float ≥ 0, default 1
+        μ, the weight of a graph Laplacian L in the eigenfunctions, ΦᵀΦ w = λ(I + μ ΦᵀLΦ)w; 0: no graph. The graph
+        connects rows through their nearest landmarks (`solvers.anchor_graph`), so that eigenfunctions change mainly
+        where rows are sparse, and few labels separate classes. λ falls as μ grows, and so should α. Targets that vary
+        as much within clusters of rows as between them are predicted better with 0.
     n_neighbors : int, default 3
         Number of landmarks that connect a row: the same at every `partial_fit`; `refit` keeps the graph of the fit.
 
@@ -219,8 +245,8 @@ class SSSL(Regressor, LandmarkEstimator):
     >>> from bigkernel import Gaussian, SSSL
     >>> X = np.linspace(0, 6, 200)[:, None]
     >>> y = np.full(200, np.nan)
-    >>> y[::20] = np.sin(X[::20, 0])
-    >>> model = SSSL(Gaussian(sigma=1.0), n_components=6, alpha=1e-6).fit(X, y)
+    >>> y[::10] = np.sin(X[::10, 0])
+    >>> model = SSSL(Gaussian(sigma=1.0), alpha=1e-6, n_landmarks=12, random_state=0).fit(X, y)
     >>> bool(np.abs(model.predict(X) - np.sin(X[:, 0])).max() < 0.1)
     True
     """
@@ -237,9 +263,9 @@ class SSSL(Regressor, LandmarkEstimator):
         n_landmarks: int | None = None,
         fit_intercept: bool = True,
         eigenfunctions: str = "all",
-        manifold: float = 0.0,
+        manifold: float = 1.0,
         n_neighbors: int = 3,
-        landmarks: str | ArrayLike = "uniform",
+        landmarks: str | ArrayLike = "k-means",
         gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
@@ -250,12 +276,15 @@ class SSSL(Regressor, LandmarkEstimator):
         set_parameters(self, locals())
 
     _method = _method
+    _columns = _columns
+    _check_landmarks = _check_landmarks
 
 
 class SSSLClassifier(Classifier, LandmarkEstimator):
     """Semi-supervised classification: `SSSL` on one-hot targets. Rows labelled −1 (among text "-1") are unlabelled.
 
-    Parameters and attributes are those of `SSSL` and those below; −1 cannot be a class.
+    Parameters and attributes are those of `SSSL` and those below, but alpha is 0.1, manifold 3 and fit_intercept False
+    by default; −1 cannot be a class.
 
     Parameters
     ----------
@@ -275,14 +304,14 @@ class SSSLClassifier(Classifier, LandmarkEstimator):
         self,
         kernel: Kernel | str = "rbf",
         n_components: int = 120,
-        alpha: float | str = 0.4,
+        alpha: float | str = 0.1,
         *,
         n_landmarks: int | None = None,
         fit_intercept: bool = False,
         eigenfunctions: str = "all",
-        manifold: float = 0.0,
+        manifold: float = 3.0,
         n_neighbors: int = 3,
-        landmarks: str | ArrayLike = "uniform",
+        landmarks: str | ArrayLike = "k-means",
         gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 1.0,
@@ -295,3 +324,5 @@ class SSSLClassifier(Classifier, LandmarkEstimator):
         set_parameters(self, locals())
 
     _method = _method
+    _columns = _columns
+    _check_landmarks = _check_landmarks

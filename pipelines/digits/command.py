@@ -101,7 +101,9 @@ def fit_all(train: Corpus, test: Corpus, labelled: Array, setting: Setting, land
     few[labelled] = y[labelled]
     nystrom: dict[str, Any] = {"n_landmarks": landmarks, "random_state": seed}
     krr = {"kernel": Gaussian(sigma=setting.krr_sigma), "alpha": setting.krr_alpha}
-    sssl = SSSLClassifier(Gaussian(sigma=setting.sigma), setting.components, setting.alpha, **nystrom)
+    sssl = SSSLClassifier(
+        Gaussian(sigma=setting.sigma), setting.components, setting.alpha, manifold=0, landmarks="uniform", **nystrom
+    )
     rows = as_rows(train).take(labelled)  # fifty rows fit in memory, without a sweep
     unit = (UnitNormalizer(),)
     on_strokes = KernelRidgeClassifier(Gaussian(sigma=setting.strokes_sigma), setting.strokes_alpha, **nystrom)

@@ -130,13 +130,13 @@ def krr(task: Task, Z: Array, setting: Setting) -> Predict:
 def sssl(task: Task, Z: Array, setting: Setting) -> Predict:
     """Fit SSSL_m."""
     kernel, s = Gaussian(setting["sigma"]), int(setting["n_components"])
-    model = SSSLClassifier(kernel, s, setting["alpha"], landmarks=Z)
+    model = SSSLClassifier(kernel, s, setting["alpha"], manifold=0, landmarks=Z)
     return model.fit(task.rows, task.partial_labels, task.weights).predict
 
 
 def sssl_exact(task: Task, Z: Array, setting: Setting) -> Predict:
     """Fit SSSL_N."""
-    model = SSSLClassifier(Gaussian(setting["sigma"]), int(setting["n_components"]), setting["alpha"])
+    model = SSSLClassifier(Gaussian(setting["sigma"]), int(setting["n_components"]), setting["alpha"], manifold=0)
     return model.fit(task.rows, task.partial_labels).predict
 
 

@@ -97,7 +97,8 @@ def pooled_sssl(source: Domains, setting: Setting) -> Predict:
     """Fit ridge regression on the leading eigenfunctions of all source rows, all of them labelled."""
     Z = source.landmarks
     kernel, s = kernel_of(Z, setting["width"]), int(setting["n_components"])
-    return SSSLClassifier(kernel, s, setting["alpha"], landmarks=Z).fit(source.rows, source.labels).predict
+    model = SSSLClassifier(kernel, s, setting["alpha"], manifold=0, landmarks=Z)
+    return model.fit(source.rows, source.labels).predict
 
 
 def dica_krr(source: Domains, setting: Setting, supervised: bool = True) -> Predict:

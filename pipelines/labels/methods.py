@@ -169,7 +169,13 @@ def eigenfunctions(
     y[ids] = digits.y[ids]
     largest, rows = max(counts), digits.X[: digits.rows]
     model = SSSLClassifier(
-        Gaussian(digits.sigma), counts[largest], LEAST_ALPHA, n_landmarks=landmarks, manifold=largest, random_state=seed
+        Gaussian(digits.sigma),
+        counts[largest],
+        LEAST_ALPHA,
+        n_landmarks=landmarks,
+        landmarks="uniform",
+        manifold=largest,
+        random_state=seed,
     ).fit(rows, y)
     after()
     sums, kernel, Z = model.statistics_, model.kernel_, model.landmarks_

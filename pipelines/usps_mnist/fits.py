@@ -138,7 +138,7 @@ def krr(X: Array, labels: Array, sigma: float, alpha: float) -> Predict:
 
 def sssl_exact(pair: Pair, sigma: float = SIGMA, s: int = COMPONENTS, alpha: float = ALPHA) -> Predict:
     """Fit SSSL_N."""
-    return SSSLClassifier(Gaussian(sigma), s, alpha).fit(pair.rows, pair.labels).predict
+    return SSSLClassifier(Gaussian(sigma), s, alpha, manifold=0).fit(pair.rows, pair.labels).predict
 
 
 def sssl(setting: Setting, landmarks: Array | str, draw: int) -> SSSLClassifier:
@@ -148,6 +148,7 @@ def sssl(setting: Setting, landmarks: Array | str, draw: int) -> SSSLClassifier:
         setting.s,
         setting.alpha,
         n_landmarks=setting.m,
+        manifold=0,
         eigenfunctions=setting.eigenfunctions,
         landmarks=landmarks,
         random_state=draw,
