@@ -1,4 +1,4 @@
-"""What the tests share: small corpora, two workers, the real data, settings that cut small data into many segments."""
+"""Shared fixtures: small corpora, two workers, the real data, settings that cut small data into many segments."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import shutil
 import sys
 import tempfile
 
-# before NumPy is loaded: the matrices of the tests are small, and threads that wait for one another on a busy machine
-# make them ten times slower
+# set before NumPy is loaded: on a busy machine several threads make small matrices ten times slower
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from collections.abc import Callable, Iterator
@@ -27,10 +26,10 @@ from probes import local_cluster
 from bigkernel.cli import main
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
 
-# many tests start processes, which would compile every module again where bytecode is not kept
+# many tests start processes, which would compile every module again without bytecode
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# as in the clusters that bigkernel starts: on a busy machine a worker that died comes back later than after 15 s
+# as in clusters of bigkernel: on a busy machine a dead worker takes longer than 15 s to come back
 dask.config.set({"distributed.deploy.lost-worker-timeout": "3650d"})
 settings.register_profile("bigkernel", deadline=None, max_examples=15)
 settings.register_profile(
@@ -44,31 +43,31 @@ _ROOM = 2**32  # bytes; what the tests write at a time takes a fortieth
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the files of the tests in memory where there is room: they wait for a disk as long as they compute."""
+    """Keep temporary files in memory if there is room, as the tests wait for a disk as long as they compute."""
     if "TMPDIR" in os.environ or not os.access(_IN_MEMORY, os.W_OK):
         return
     if min(shutil.disk_usage(_IN_MEMORY).free, psutil.virtual_memory().available) >= _ROOM:
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tests-", dir=_IN_MEMORY)
-        os.chmod(tempfile.tempdir, 0o1777)  # as /tmp: some tests are another account
+        os.chmod(tempfile.tempdir, 0o1777)  # as /tmp: some tests run as another user
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop("TMPDIR"), ignore_errors=True))
 
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    """A generator of its own for every test."""
+    """Return a new generator for every test."""
     return np.random.default_rng(20130616)
 
 
 @pytest.fixture
 def small_steps() -> Iterator[None]:
-    """Settings that cut a few hundred rows into many steps, blocks and segments."""
+    """Cut a few hundred rows into many steps, blocks and segments."""
     with dask.config.set({"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 5, "bigkernel.block-rows": 16}):
         yield
 
 
 @pytest.fixture
 def make_corpus(tmp_path: Path) -> Callable[..., Corpus]:
-    """Write rows and columns as a corpus under the test's directory, and open it."""
+    """Return a function that writes rows and columns as a corpus and opens it."""
 
     def make(
         X: np.ndarray,
@@ -91,7 +90,7 @@ def make_corpus(tmp_path: Path) -> Callable[..., Corpus]:
 
 @pytest.fixture
 def run() -> Callable[..., Result]:
-    """A command in this process, 80 columns wide: its result, whose code is what was expected."""
+    """Return a function that runs a command in this process, 80 columns wide, and checks its exit code."""
 
     def invoke(*arguments: object, code: int = 0) -> Result:
         result = CliRunner().invoke(main, [str(argument) for argument in arguments], env={"COLUMNS": "80"})
@@ -106,21 +105,21 @@ def run() -> Callable[..., Result]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
-    """Two worker processes, for the whole session."""
+    """Start two worker processes for the whole session."""
     with local_cluster(2) as running:
         yield running
 
 
 @pytest.fixture
 def client(cluster: LocalCluster) -> Iterator[Client]:
-    """A client of the two workers that is nobody's default, so that no other test finds it."""
+    """Connect a client to the two workers, not as the default client."""
     with Client(cluster, set_as_default=False) as connected:
         yield connected
 
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """Where the real data files are, or a skip with its reason."""
+    """Return the directory of the real data files, or skip the test."""
     path = Path(os.environ.get("BIGKERNEL_DATA") or Path(__file__).parents[2] / "shared" / "data")
     if not path.is_dir():
         pytest.skip(f"{path} is not there; BIGKERNEL_DATA says where the data files are")

@@ -1,4 +1,4 @@
-"""Every package that the code imports is declared in pyproject.toml, and what it needs everywhere is no extra."""
+"""Every package that the code imports is declared in pyproject.toml, and those at import are no extras."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = {name: wanted for name, wanted in PROJECT["optional-dependencies"].items() if name not in ("docs", "test")}
-# where the name that is imported is not that of the distribution, for those that need not be installed here
-DISTRIBUTIONS = {name: set(found) for name, found in packages_distributions().items()}
+EXTRAS = {name: expected for name, expected in PROJECT["optional-dependencies"].items() if name not in ("docs", "test")}
+# distributions by the name that is imported
+DISTRIBUTIONS = {name: set(distributions) for name, distributions in packages_distributions().items()}
 
 
 def declared(requirements: list[str]) -> set[str]:
-    """Names of distributions, as PEP 503 spells them."""
+    """Return the names of distributions, normalised as in PEP 503."""
     return {spelt(re.split(r"[\[<>=!~ ]", requirement)[0]) for requirement in requirements}
 
 
@@ -27,7 +27,7 @@ def spelt(name: str) -> str:
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Names of the packages that statements, and `import_module` of a name, import from elsewhere."""
+    """Yield the names of other packages that are imported by statements or by `import_module`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -48,18 +48,18 @@ def undeclared(path: Path) -> Iterator[str]:
     anywhere = base.union(*map(declared, EXTRAS.values()))
     tree = ast.parse(path.read_text())
     statements = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    at_import = {found for node in statements for found in imports(node)}
-    for found in sorted(set(imports(tree))):
-        if not (base if found in at_import else anywhere) & set(map(spelt, DISTRIBUTIONS.get(found, {found}))):
-            yield f"{name}: {found}"
+    at_import = {package for node in statements for package in imports(node)}
+    for package in sorted(set(imports(tree))):
+        if not (base if package in at_import else anywhere) & set(map(spelt, DISTRIBUTIONS.get(package, {package}))):
+            yield f"{name}: {package}"
 
 
-def test_what_is_imported_is_declared_and_needed_everywhere_only_if_it_is_no_extra():
-    found = [each for path in sorted((ROOT / "bigkernel").rglob("*.py")) for each in undeclared(path)]
-    assert found == []
+def test_every_imported_package_is_declared_and_none_at_import_is_an_extra():
+    missing = [each for path in sorted((ROOT / "bigkernel").rglob("*.py")) for each in undeclared(path)]
+    assert missing == []
 
 
-def test_the_oldest_versions_that_are_tested_are_those_that_are_allowed():
+def test_the_oldest_tested_versions_are_the_oldest_allowed():
     """`.ci/oldest.sh` installs them and runs the tests of what a job needs."""
     pinned = dict(line.split("==") for line in (ROOT / ".ci/oldest.txt").read_text().splitlines()[1:])
     bounds = {spelt(re.split(r"[\[>]", each)[0]): re.search(r">=([\d.]+)", each)[1] for each in PROJECT["dependencies"]}

@@ -1,4 +1,4 @@
-"""Examples in docstrings and on the pages run; the pages name every public name, and their links lead somewhere."""
+"""Examples in docstrings and on the pages run; the pages list every public name, and their links exist."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ ROOT = Path(__file__).parents[1]
 TOP_PAGES = [ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md")]
 PAGES = [*TOP_PAGES, *sorted((ROOT / "docs").rglob("*.md"))]
 
-MODULES = sorted({"bigkernel", *(found.name for found in pkgutil.walk_packages(bigkernel.__path__, "bigkernel."))})
+MODULES = sorted({"bigkernel", *(module.name for module in pkgutil.walk_packages(bigkernel.__path__, "bigkernel."))})
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
 def examples(name):
-    found = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(name), name)
-    return [test for test in found if test.examples]
+    tests = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(name), name)
+    return [test for test in tests if test.examples]
 
 
 CASES = [test for name in MODULES for test in examples(name)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_an_example_gives_what_it_shows(case, tmp_path, monkeypatch):
+def test_examples_give_their_output(case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     printed: list[str] = []
     result = doctest.DocTestRunner(optionflags=OPTIONS).run(case, out=printed.append)
@@ -48,7 +48,7 @@ def test_estimators_and_kernels_show_an_example():
     assert {"KernelRidge", "SSSL", "LinearRegression", "Ridge", "Gaussian"} <= named
 
 
-def test_every_public_name_has_a_docstring_of_its_own():
+def test_every_public_name_has_a_docstring():
     for name in bigkernel.__all__:
         value = getattr(bigkernel, name)
         assert len((value.__doc__ or "").split()) >= 2, name
@@ -57,7 +57,7 @@ def test_every_public_name_has_a_docstring_of_its_own():
             assert function is None or function.__doc__, (name, method)
 
 
-def test_every_method_has_a_docstring_of_its_own_or_of_what_it_overrides():
+def test_every_method_has_a_docstring_or_inherits_one():
     classes = {
         value
         for module in map(importlib.import_module, MODULES)
@@ -84,11 +84,11 @@ def test_the_blocks_of_every_page_run_in_order(tmp_path):
     assert [f"{page}: {problem}" for page, problem in json.loads(done.stdout).items() if problem] == []
 
 
-def test_every_block_is_run_or_says_why_not():
+def test_every_block_is_run_or_gives_a_reason():
     for page, block in [(each, block) for each in PAGES for block in page_blocks.blocks_of(each)]:
         assert block.kind in ("python", "sh") or block.kind.startswith("{"), f"{page}:{block.line}: {block.kind!r}"
         if block.kind == "sh" and not block.reason:
-            assert {words[0] for words in page_blocks.commands_of(block)} == {"bigkernel"}
+            assert {command[0] for command in page_blocks.commands_of(block)} == {"bigkernel"}
 
 
 def test_the_readme_is_short():
@@ -96,9 +96,9 @@ def test_the_readme_is_short():
 
 
 @pytest.mark.parametrize("page", TOP_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_of_pages_outside_the_documentation_lead_to_files(page):
+def test_links_of_pages_outside_the_documentation_exist(page):
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)|(?:src|srcset)=\"([^\"]+)\"", page.read_text(encoding="utf-8"))
-    assert [link for found in links if not (ROOT / (link := "".join(found))).exists()] == []
+    assert [link for groups in links if not (ROOT / (link := "".join(groups))).exists()] == []
 
 
 def test_the_reference_lists_every_public_name():

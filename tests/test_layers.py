@@ -1,4 +1,4 @@
-"""The house: which package imports from which, what stands at the top, how long modules and functions may be."""
+"""Architecture: imports between packages, entries of the repository, lengths of functions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from bigkernel import estimators
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bigkernel"
 
-MOST_ENTRIES = 10  # beside the packages
-MOST_BASES = 3  # of ours, above an estimator
-MOST_BODY_LINES = 60  # of a function, its docstring not counted
-MOST_FUNCTION_LINES = 60  # in the engine, the docstring with them
+MOST_ENTRIES = 10  # of the package, apart from its packages
+MOST_BASES = 3  # of bigkernel, of an estimator
+MOST_LINES = 60  # of a function without its docstring; in the engine with it
 
-# packages that may import these alone, besides the standard library and packages above them
+# third-party packages that these packages may import
 THIRD_PARTY = {
     "root": "dask numpy yaml",
     "streaming": "numpy",
-    "kernels": "numpy scipy sklearn threadpoolctl",  # sklearn: where one of its kernels is asked for by name
+    "kernels": "numpy scipy sklearn threadpoolctl",  # sklearn: for its kernels by name
     "statistics": "numpy",
     "solvers": "numpy scipy threadpoolctl",
     "events": "distributed numpy",
@@ -36,14 +35,14 @@ THIRD_PARTY = {
     "engine": "dask distributed numpy psutil scipy threadpoolctl zarr",
     "images": "numpy scipy",
 }
-# these know no file, no clock and no random state but one that they are given
+# packages without files, clocks and global random state
 NUMERICS = ("streaming", "kernels", "statistics", "solvers")
 IMPURE = {"datetime", "glob", "io", "os", "pathlib", "random", "shutil", "socket", "subprocess", "tempfile", "time"}
-STAGE_CLOCK = ("streaming.chunk", "time")  # a chunk takes the time of its stages
+STAGE_CLOCK = ("streaming.chunk", "time")  # a chunk measures the time of its stages
 
 
 def packages_in_order() -> list[str]:
-    """The first column of the table in DESIGN.md."""
+    """Return the first column of the table in DESIGN.md."""
     text = (PACKAGE / "DESIGN.md").read_text(encoding="utf-8")
     table = re.search(r"^## Packages\n.*?(?=^## )", text, re.MULTILINE | re.DOTALL)
     assert table is not None
@@ -51,12 +50,12 @@ def packages_in_order() -> list[str]:
 
 
 def module_name(path: Path) -> str:
-    """The dotted name of a module, without that of the whole package."""
+    """Return the dotted name of a module, without that of the whole package."""
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
 
 
 def public_names() -> dict[str, str]:
-    """By public name, the module and name that the stub of the root takes it from."""
+    """Return the module and name of each public name, from the stub of the root."""
     stub = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))
     return {
         alias.asname or alias.name: f"{node.module}.{alias.name}"
@@ -71,18 +70,18 @@ PUBLIC = public_names()
 PATHS = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in PATHS.items()}
 BY_STRING = re.compile(rf"bigkernel\.({'|'.join(map(re.escape, filter(None, PATHS)))})(:\w+)?")
-MODULES = [name for name in PATHS if name != "__main__"]  # which begins everything
+MODULES = [name for name in PATHS if name != "__main__"]  # the entry point
 
 
 def is_name(node: ast.expr, name: str) -> bool:
-    """Whether an expression is this name alone."""
+    """Return whether an expression is this name."""
     return isinstance(node, ast.Name) and node.id == name
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """Dotted names of everything that a module imports: at its top, in functions, for types alone, by string.
+    """Yield the dotted names that a module imports: at its top, in functions, for types, by string.
 
-    `bigkernel.x` and `getattr(bigkernel, "x")` ask the root for a public name, and so import what the name comes from.
+    `bigkernel.x` and `getattr(bigkernel, "x")` import the module of a public name.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -95,52 +94,52 @@ def imported(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.Attribute) and is_name(node.value, "bigkernel"):
             yield f"bigkernel.{PUBLIC.get(node.attr, node.attr)}"
         elif isinstance(node, ast.Call) and is_name(node.func, "getattr"):
-            of, asked = node.args[:2]
-            if is_name(of, "bigkernel") and isinstance(asked, ast.Constant):
-                yield f"bigkernel.{PUBLIC.get(str(asked.value), '')}"
+            of, requested = node.args[:2]
+            if is_name(of, "bigkernel") and isinstance(requested, ast.Constant):
+                yield f"bigkernel.{PUBLIC.get(str(requested.value), '')}"
 
 
 @cache
 def imports(name: str) -> tuple[str, ...]:
-    """The dotted names of a module of bigkernel."""
+    """Return the dotted names that a module imports."""
     return tuple(imported(TREES[name]))
 
 
 def modules_imported(name: str) -> set[str]:
-    """The modules of bigkernel among them."""
-    found = set()
+    """Return the modules of bigkernel that a module imports."""
+    modules = set()
     for dotted in imports(name):
         if dotted.startswith("bigkernel."):
             target = dotted.removeprefix("bigkernel.")
             while target not in PATHS:
                 target = target.rpartition(".")[0]
-            found.add(target)
-    return found - {"", name}
+            modules.add(target)
+    return modules - {"", name}
 
 
 def third_party(name: str) -> set[str]:
-    """Top names of what it imports from elsewhere, the standard library left out."""
+    """Return the third-party packages that a module imports."""
     return {dotted.split(".")[0] for dotted in imports(name)} - {"bigkernel"} - sys.stdlib_module_names
 
 
 def package_of(name: str) -> str:
-    """The package of a module."""
+    """Return the package of a module."""
     top = name.split(".")[0]
     return top if top and (PACKAGE / top).is_dir() else "root"
 
 
 def functions(name: str) -> Iterator[tuple[str, int, int]]:
-    """Every function of a module with its lines, and how many of them are its docstring."""
+    """Yield every function of a module with its number of lines and those of its docstring."""
     for node in ast.walk(TREES[name]):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[0]
-            said = 0 if ast.get_docstring(node) is None else (first.end_lineno or 0) - first.lineno + 1
-            yield f"{name}.{node.name}", (node.end_lineno or 0) - node.lineno + 1, said
+            documented = 0 if ast.get_docstring(node) is None else (first.end_lineno or 0) - first.lineno + 1
+            yield f"{name}.{node.name}", (node.end_lineno or 0) - node.lineno + 1, documented
 
 
 def test_the_table_names_every_package():
-    found = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert sorted(ORDER) == sorted(found | {"root"})
+    packages = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert sorted(ORDER) == sorted(packages | {"root"})
 
 
 def test_a_module_imports_only_from_its_package_and_those_above():
@@ -154,7 +153,7 @@ def test_a_module_imports_only_from_its_package_and_those_above():
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("import_module('bigkernel.cli.plots')", {"bigkernel.cli.plots"}),
         ("lazy.load('bigkernel.monitor')", {"bigkernel.monitor"}),
@@ -164,18 +163,18 @@ def test_a_module_imports_only_from_its_package_and_those_above():
         ("text = 'bigkernel.unknown'", set()),
     ],
 )
-def test_imports_are_seen_by_string_and_through_the_root(text, found):
-    assert set(imported(ast.parse(text))) == found
+def test_imports_by_string_and_through_the_root_are_detected(text, expected):
+    assert set(imported(ast.parse(text))) == expected
 
 
-def test_no_module_imports_itself_through_others():
+def test_imports_have_no_cycle():
     try:
         graphlib.TopologicalSorter({name: modules_imported(name) for name in MODULES}).prepare()
     except graphlib.CycleError as error:
         pytest.fail(" ← ".join(error.args[1]))
 
 
-def test_a_package_imports_only_the_libraries_that_it_may():
+def test_packages_import_allowed_libraries():
     extra = {
         (name, library)
         for name in MODULES
@@ -185,56 +184,56 @@ def test_a_package_imports_only_the_libraries_that_it_may():
     assert extra == set()
 
 
-def test_the_numerics_know_no_file_no_clock_and_no_random_state():
-    found = set()
+def test_numerics_use_no_file_clock_or_random_state():
+    uses = set()
     for name in MODULES:
         if package_of(name) not in NUMERICS:
             continue
-        found |= {(name, dotted.split(".")[0]) for dotted in imports(name) if dotted.split(".")[0] in IMPURE}
+        uses |= {(name, dotted.split(".")[0]) for dotted in imports(name) if dotted.split(".")[0] in IMPURE}
         for node in ast.walk(TREES[name]):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
-                found.add((name, "open"))
-            # np.random.normal, but not the classes
+                uses.add((name, "open"))
+            # np.random.normal, but no classes
             if isinstance(node, ast.Attribute) and node.attr[0].islower() and ast.unparse(node.value) == "np.random":
-                found.add((name, ast.unparse(node)))
-    assert found == {STAGE_CLOCK}
+                uses.add((name, ast.unparse(node)))
+    assert uses == {STAGE_CLOCK}
 
 
-def test_a_module_says_what_it_is():
+def test_every_module_has_a_docstring():
     assert [name for name in PATHS if not ast.get_docstring(TREES[name])] == []
 
 
-def test_few_classes_stand_above_an_estimator():
+def test_estimators_have_few_bases():
     for name in (*estimators.__all__, "SweepSearchCV"):
         above = [one for one in getattr(bigkernel, name).__mro__[1:] if one.__module__.startswith("bigkernel")]
         assert len(above) <= MOST_BASES, above
 
 
-def test_a_function_fits_a_screen_and_in_the_engine_with_its_docstring():
-    found = {
+def test_functions_have_a_limited_length():
+    too_long = {
         function
         for name in PATHS
-        for function, lines, said in functions(name)
-        if lines - said > MOST_BODY_LINES or (package_of(name) == "engine" and lines > MOST_FUNCTION_LINES)
+        for function, lines, documented in functions(name)
+        if lines - documented * (package_of(name) != "engine") > MOST_LINES
     }
-    assert found == set()
+    assert too_long == set()
 
 
-def test_little_stands_beside_the_packages():
+def test_the_package_has_few_other_entries():
     entries = [path for path in PACKAGE.iterdir() if path.name != "__pycache__" and path.name not in ORDER]
     assert len(entries) <= MOST_ENTRIES, sorted(path.name for path in entries)
 
 
-def test_nothing_else_stands_at_the_top_of_the_repository():
+def test_the_repository_has_no_other_entries():
     pages = {"README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md"}
     named = {"pyproject.toml", "bigkernel", "pipelines", "tests", "cluster", "docs"} | pages
     ignored = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().split()]
-    found = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
-    found = {name for name in found if not any(fnmatch.fnmatch(name, pattern) for pattern in ignored)}
-    assert found - named == set()
+    entries = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
+    entries = {name for name in entries if not any(fnmatch.fnmatch(name, pattern) for pattern in ignored)}
+    assert entries - named == set()
 
 
-def test_ci_runs_the_test_command_of_the_readme_to_the_letter():
+def test_ci_runs_the_test_command_of_the_readme():
     root = Path(__file__).parents[1]
     commands = [line for line in (root / "README.md").read_text().splitlines() if line.endswith("-m pytest")]
     assert len(commands) == 1

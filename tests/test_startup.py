@@ -1,4 +1,4 @@
-"""What is loaded when: the package and its command line at once, heavy libraries where they are needed alone."""
+"""The package and its command line load heavy libraries only when needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOADED = f"print(*sorted({{*sys.modules}} & {{*{HEAVY}}}))"
 
 
 def loaded_by(*lines: str) -> set[str]:
-    """The heavy libraries that a fresh interpreter holds after some lines of Python."""
+    """Return the heavy libraries that a new interpreter has loaded after some lines of Python."""
     code = "\n".join(["import sys", *lines, LOADED])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -38,7 +38,7 @@ def loaded_by(*lines: str) -> set[str]:
 def test_the_public_names_are_listed_and_nothing_else():
     assert dir(bigkernel) == sorted(bigkernel.__all__)
     assert {name for name in dir(bigkernel) if not hasattr(bigkernel, name)} == set()
-    assert dir(bigkernel) == sorted(bigkernel.__all__)  # now that modules of it are loaded
+    assert dir(bigkernel) == sorted(bigkernel.__all__)  # after modules were loaded
 
 
 PACKAGES = [
@@ -49,10 +49,10 @@ PACKAGES = [
 
 
 @pytest.mark.parametrize("name", [package.name for package in PACKAGES])
-def test_a_package_gives_its_names_and_none_of_them_hides_a_module(name):
+def test_a_package_lists_its_names_and_none_shadows_a_module(name):
     package = importlib.import_module(name)
     assert dir(package) == sorted(package.__all__)
-    assert {wanted for wanted in package.__all__ if not hasattr(package, wanted)} == set()
+    assert {expected for expected in package.__all__ if not hasattr(package, expected)} == set()
     assert {module.name for module in pkgutil.iter_modules(package.__path__)} & {*package.__all__} == set()
 
 
@@ -72,7 +72,7 @@ def test_importing_the_package_loads_nothing_but_itself():
     assert loaded - set(sys.stdlib_module_names) == {"bigkernel", "lazy_loader"}
 
 
-def test_an_estimator_and_its_file_load_dask_arrays_where_there_is_one():
+def test_estimators_and_saved_models_do_not_load_dask_arrays():
     lines = ("import bigkernel.models.persistence", "from bigkernel import KernelRidge")
     assert not loaded_by(*lines) & {"dask.array", "dask_ml", "numba", "sparse"}
 
@@ -87,7 +87,7 @@ def test_rows_are_ingested_and_checked_without_scikit_learn(tmp_path):
     assert "sklearn" not in loaded_by(*lines)
 
 
-def test_what_a_worker_unpickles_loads_no_heavy_library():
+def test_the_modules_of_workers_load_no_heavy_library():
     lines = (
         "import importlib, pkgutil",
         "names = 'streaming kernels statistics data events engine images monitor.dashboard'.split()",
@@ -99,7 +99,7 @@ def test_what_a_worker_unpickles_loads_no_heavy_library():
     assert loaded_by(*lines) == set()
 
 
-def test_a_sweep_of_a_kernel_model_as_a_worker_gets_it_loads_no_heavy_library(tmp_path, make_corpus, rng):
+def test_an_unpickled_sweep_loads_no_heavy_library(tmp_path, make_corpus, rng):
     X = rng.normal(size=(90, 3))
     rows = as_rows(make_corpus(X, y=np.arange(90) % 2, classes=(0, 1)))
     statistic = MomentStatistic(LandmarkMap(Gaussian(1.0), X[:4], np.dtype("f4")), Targets(2, np.arange(2)))
@@ -118,9 +118,9 @@ def test_help_of_every_command_loads_no_heavy_library():
     lines = (
         "from click.testing import CliRunner",
         "from bigkernel.cli import COMMANDS, main",
-        "for words in ([], *([name] for name in COMMANDS)):",
-        "    result = CliRunner().invoke(main, [*words, '--help'])",
-        "    assert result.exit_code == 0 and 'Usage' in result.output, (words, result.output)",
+        "for arguments in ([], *([name] for name in COMMANDS)):",
+        "    result = CliRunner().invoke(main, [*arguments, '--help'])",
+        "    assert result.exit_code == 0 and 'Usage' in result.output, (arguments, result.output)",
         "assert not {'bigkernel.estimators.base', 'distributed', 'scipy'} & {*sys.modules}",
     )
     assert loaded_by(*lines) == set()
@@ -131,8 +131,8 @@ def test_info_loads_neither_dask_arrays_nor_a_cluster(make_corpus, rng):
     lines = (
         "from click.testing import CliRunner",
         "from bigkernel.cli import main",
-        f"for words in (['info', {path!r}], ['info', '--json', {path!r}]):",
-        "    result = CliRunner().invoke(main, words)",
+        f"for arguments in (['info', {path!r}], ['info', '--json', {path!r}]):",
+        "    result = CliRunner().invoke(main, arguments)",
         "    assert result.exit_code == 0 and '30' in result.output, result.output",
         "assert 'distributed' not in sys.modules",
     )
@@ -147,18 +147,18 @@ def test_the_table_of_commands_agrees_with_the_commands(name):
     assert COMMANDS[name][1].split()[0] == str(command.help).split()[0]
 
 
-def test_an_unknown_command_is_none_of_the_table():
+def test_an_unknown_command_is_not_in_the_table():
     assert main.get_command(click.Context(main), "fitt") is None
 
 
-def test_choices_that_help_spells_out_are_those_of_the_libraries():
+def test_choices_in_help_match_those_of_the_library():
     assert tuple(KERNELS) == model_options.KERNELS
     assert model_options.LANDMARKS == CHOICES
     assert model_options.FOURIER == FOURIER
 
 
 @pytest.mark.parametrize(
-    "words, line",
+    "arguments, line",
     [
         (["--cluster", "local", "--workers", "2"], "bigkernel: starting 2 workers on this machine …"),
         (["--cluster", "local"], "bigkernel: starting one worker per processor on this machine …"),
@@ -168,13 +168,13 @@ def test_choices_that_help_spells_out_are_those_of_the_libraries():
     ],
     ids=str,
 )
-def test_what_begins_is_said_before_anything_is_looked_at(run, tmp_path, words, line):
-    result = run("fit", tmp_path / "none.corpus", tmp_path / "out.model", *words, code=3)
+def test_progress_is_printed_before_any_file_is_read(run, tmp_path, arguments, line):
+    result = run("fit", tmp_path / "none.corpus", tmp_path / "out.model", *arguments, code=3)
     assert [said for said in result.stderr.splitlines() if said.startswith("bigkernel:")] == ([line] if line else [])
     assert result.stdout == ""
 
 
-def test_a_scheduler_has_its_page_from_its_start_unless_nothing_is_to_be_watched():
+def test_a_scheduler_preloads_its_page_unless_monitoring_is_off():
     page = "bigkernel.monitor.dashboard.server"
     assert configuration(8787)["distributed.scheduler.preload"] == [page]
     with dask.config.set({"bigkernel.monitor": False}):

@@ -1,4 +1,4 @@
-"""What is published: a wheel with the package and its data alone, that works from any folder, and the source of it."""
+"""The wheel contains the package and its data and works from any folder; the sdist contains the tests."""
 
 import json
 import os
@@ -35,41 +35,41 @@ np.savez("rows.npz", x=X, y=(X[:, 0] > 0).astype(int))
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def call(*words, cwd):
+def call(*command, cwd):
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([str(word) for word in words], cwd=cwd, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, (words, done.stdout, done.stderr)
+    done = subprocess.run([str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, (command, done.stdout, done.stderr)
     return done.stdout
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The folder of the wheel and the source distribution."""
+    """Return the folder of the wheel and the source distribution."""
     out = tmp_path_factory.mktemp("dist")
     call(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT, cwd=out)
     return out
 
 
-def test_what_is_built_can_be_published(built):
+def test_the_distributions_pass_the_checks_of_twine(built):
     call(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir(), cwd=built)
 
 
 def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(built):
     (wheel,) = built.glob("*.whl")
-    found = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = [path for path in (ROOT / "bigkernel").rglob("*") if path.suffix in SHIPPED or path.name == "py.typed"]
-    assert found == {path.relative_to(ROOT).as_posix() for path in files}
+    assert names == {path.relative_to(ROOT).as_posix() for path in files}
 
 
 def test_the_source_distribution_holds_what_its_tests_need(built):
     (source,) = built.glob("*.tar.gz")
     with tarfile.open(source) as archive:
-        found = {name.split("/")[1] for name in archive.getnames() if "/" in name}
-    assert {"bigkernel", "tests", "pipelines", "cluster", "docs", "README.md", "LICENSE", "pyproject.toml"} <= found
+        names = {name.split("/")[1] for name in archive.getnames() if "/" in name}
+    assert {"bigkernel", "tests", "pipelines", "cluster", "docs", "README.md", "LICENSE", "pyproject.toml"} <= names
 
 
 def test_the_installed_wheel_works_from_another_folder(built, tmp_path):
-    """Its libraries are those of this interpreter, behind it on the path."""
+    # its libraries are those of this interpreter, at the end of the path
     home, work = tmp_path / "venv", tmp_path / "work"
     work.mkdir()
     venv.create(home, symlinks=True)

@@ -1,4 +1,4 @@
-"""ARTLClassifier: its dense form, every kind of input and executor, collapsing labels, and what it refuses."""
+"""ARTLClassifier: its dense form, collapsing labels, and invalid arguments."""
 
 import itertools
 
@@ -22,7 +22,7 @@ X = MIDDLES[TRUTH] + 0.5 * rng.normal(size=(N_S + N_T, D))
 X[N_S:] += [0.6, -0.4, 0.5]
 Y = np.where(np.arange(len(X)) < N_S, TRUTH, -1)
 WEIGHT = rng.uniform(0.2, 2, len(X))
-ORDER = rng.permutation(len(X))  # rows of both sides mixed
+ORDER = rng.permutation(len(X))  # mixes source and target
 Z = X[:: len(X) // M][:M] + 0.01
 GIVEN = {"kernel": Gaussian(SIGMA), "landmarks": Z, "sharpness": 4.0, "n_rounds": 4}
 
@@ -38,37 +38,37 @@ def oracle(weight, landmarks=Z, sharpness=4.0, rounds=4):
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
-def test_values_and_entropies_are_those_of_the_dense_form(weight):
+def test_values_and_entropies_match_the_dense_form(weight):
     model = ARTLClassifier(**GIVEN).fit(X[ORDER], Y[ORDER], sample_weight=None if weight is None else weight[ORDER])
     solved = len(model.rounds_) - (model.rounds_[-1]["changed"] == 0)
     assert solved >= 2
-    wanted, _ = oracle(np.ones(len(X)) if weight is None else weight, rounds=solved)
-    _, told = oracle(np.ones(len(X)) if weight is None else weight, rounds=len(model.rounds_))
-    assert_allclose(model.decision_function(X), wanted, atol=1e-8)
-    labels = [Q.argmax(axis=1) for Q, _ in told]
+    expected, _ = oracle(np.ones(len(X)) if weight is None else weight, rounds=solved)
+    _, rounds = oracle(np.ones(len(X)) if weight is None else weight, rounds=len(model.rounds_))
+    assert_allclose(model.decision_function(X), expected, atol=1e-8)
+    labels = [Q.argmax(axis=1) for Q, _ in rounds]
     of_target = None if weight is None else weight[N_S:]
     changed = [1.0, *(np.average(a != b, weights=of_target) for a, b in itertools.pairwise(labels))]
     assert_allclose([entry["changed"] for entry in model.rounds_], changed)
-    assert_allclose([entry["entropy"] for entry in model.rounds_], [entropy for _, entropy in told], rtol=1e-8)
-    assert_array_equal(model.predict(X), wanted.argmax(axis=1))
+    assert_allclose([entry["entropy"] for entry in model.rounds_], [entropy for _, entropy in rounds], rtol=1e-8)
+    assert_array_equal(model.predict(X), expected.argmax(axis=1))
 
 
-def test_a_sharpness_of_two_numbers_rises_by_equal_factors():
+def test_a_sharpness_of_two_numbers_grows_geometrically():
     model = ARTLClassifier(**{**GIVEN, "sharpness": (1.5, 12.0)}).fit(X, Y)
     assert len(model.rounds_) == 4
-    _, told = oracle(np.ones(len(X)), sharpness=[1.5, 3, 6, 12], rounds=len(model.rounds_))
-    assert_allclose([entry["entropy"] for entry in model.rounds_], [entropy for _, entropy in told], rtol=1e-8)
+    _, rounds = oracle(np.ones(len(X)), sharpness=[1.5, 3, 6, 12], rounds=len(model.rounds_))
+    assert_allclose([entry["entropy"] for entry in model.rounds_], [entropy for _, entropy in rounds], rtol=1e-8)
     first = ARTLClassifier(**{**GIVEN, "sharpness": (1.5, 12.0), "n_rounds": 1}).fit(X, Y)
     assert first.rounds_[0]["entropy"] == model.rounds_[0]["entropy"]
 
 
-def test_the_width_is_that_of_the_median_distance_of_landmarks():
+def test_the_default_width_is_the_median_distance_of_landmarks():
     model = ARTLClassifier(landmarks=Z).fit(X, Y)
     assert_allclose(model.kernel_.sigma, median_width(Z))
     assert ARTLClassifier(landmarks=Z, gamma=0.5).fit(X, Y).kernel_.sigma == 1.0
 
 
-def test_a_graph_that_was_not_swept_is_not_made_up():
+def test_a_refit_cannot_add_a_graph():
     model = ARTLClassifier(**GIVEN, manifold=0.0).fit(X, Y)
     with pytest.raises(ConfigError, match="fitted without a graph"):
         model.set_params(manifold=1.0).refit()
@@ -82,34 +82,34 @@ def test_a_domain_without_labels_is_the_target():
     assert_array_equal(model.target_domains_, [9])
 
 
-def test_rows_without_a_label_in_a_source_domain_are_left_out():
+def test_unlabelled_rows_of_a_source_domain_are_ignored():
     extra, n = rng.normal(size=(20, D)) * 4, len(X)
     domain = np.repeat([0, 1, 0], [N_S, N_T, 20])
     model = ARTLClassifier(**GIVEN).fit(np.vstack([X, extra]), np.r_[Y, np.full(20, -1)], domain)
-    wanted = ARTLClassifier(**GIVEN).fit(X, Y, domain[:n])
-    assert_allclose(model.decision_function(X), wanted.decision_function(X), atol=1e-10)
+    expected = ARTLClassifier(**GIVEN).fit(X, Y, domain[:n])
+    assert_allclose(model.decision_function(X), expected.decision_function(X), atol=1e-10)
     assert model.fit_report()["source_rows"] == N_S
     assert model.fit_report()["target_rows"] == N_T
 
 
 @pytest.mark.parametrize("domain", [None, np.where(Y < 0, 8, 3)], ids=["by labels", "by domains"])
-def test_landmarks_are_balanced_over_both_sides(domain):
+def test_landmarks_are_balanced_over_source_and_target(domain):
     far = np.vstack([X[:N_S], X[N_S:] + 100])
     model = ARTLClassifier(n_landmarks=10, landmarks="balanced", random_state=0, n_rounds=0).fit(far, Y, domain)
     assert np.count_nonzero(model.landmarks_[:, 0] > 50) == 5
 
 
-def test_flat_labels_are_warned_of_and_the_least_equivocal_round_is_kept():
+def test_collapsing_labels_warn_and_the_round_of_least_entropy_is_kept():
     with pytest.warns(CollapsedLabelsWarning, match="after 3 rounds .* use a larger sharpness"):
         model = ARTLClassifier(**{**GIVEN, "sharpness": 0.3}).fit(X, Y)
     assert len(model.rounds_) == 3
-    told = [entry["equivocation"] for entry in model.rounds_]
-    kept = int(np.argmin(told))
-    wanted = oracle(np.ones(len(X)), sharpness=0.3, rounds=kept)[0]
-    assert_allclose(model.decision_function(X), wanted, atol=1e-8)
+    entropies = [entry["equivocation"] for entry in model.rounds_]
+    kept = int(np.argmin(entropies))
+    expected = oracle(np.ones(len(X)), sharpness=0.3, rounds=kept)[0]
+    assert_allclose(model.decision_function(X), expected, atol=1e-8)
 
 
-def test_labels_of_one_class_are_a_collapse_too():
+def test_pseudo_labels_of_one_class_warn():
     far = X.copy()
     far[N_S:] = MIDDLES[0] + 0.01 * rng.normal(size=(N_T, D))
     with pytest.warns(CollapsedLabelsWarning):
@@ -117,7 +117,7 @@ def test_labels_of_one_class_are_a_collapse_too():
     assert model.rounds_[-1]["equivocation"] > 0.75
 
 
-def test_labels_that_grow_less_sure_stop_the_rounds():
+def test_rounds_stop_when_the_entropy_rises():
     with pytest.warns(CollapsedLabelsWarning, match="rises from .* in round [2-5]"):
         model = ARTLClassifier(**{**GIVEN, "sharpness": (30.0, 1.2), "n_rounds": 5}).fit(X, Y)
     assert len(model.rounds_) < 5
@@ -131,12 +131,12 @@ def test_labels_that_grow_less_sure_stop_the_rounds():
         (np.arange(N_S) % 2, r"every domain \(0, 1\) has labelled rows"),
     ],
 )
-def test_labels_everywhere_leave_nothing_to_adapt_to(domain, message):
+def test_a_fit_without_unlabelled_target_rows_is_refused(domain, message):
     with pytest.raises(DataError, match=message):
         ARTLClassifier(**GIVEN).fit(X[:N_S], Y[:N_S], domain)
 
 
-def test_labels_of_one_class_and_a_target_of_one_row_or_without_weight_are_refused():
+def test_one_class_one_target_row_and_no_target_weight_are_refused():
     with pytest.raises(DataError, match="only one class"):
         ARTLClassifier(**GIVEN).fit(X, np.where(Y < 0, -1, 7))
     with pytest.raises(DataError, match="at least 2 rows of the target, found 1"):
@@ -146,12 +146,12 @@ def test_labels_of_one_class_and_a_target_of_one_row_or_without_weight_are_refus
 
 
 @pytest.mark.parametrize("sharpness", [(1.0, -2.0), (1.0,), (0.0, 3.0), ("a", "b")])
-def test_a_sharpness_that_is_none_is_refused(sharpness):
+def test_invalid_sharpness_is_refused(sharpness):
     with pytest.raises(ConfigError, match="sharpness: expected one or two numbers above 0"):
         ARTLClassifier(**{**GIVEN, "sharpness": sharpness}).fit(X, Y)
 
 
-def test_random_features_have_no_graph():
+def test_random_features_with_a_graph_are_refused():
     settings = {"kernel": Gaussian(SIGMA), "n_landmarks": 40, "landmarks": "fourier", "random_state": 0}
     with pytest.raises(ConfigError, match="set manifold=0"):
         ARTLClassifier(**settings).fit(X, Y)
@@ -166,23 +166,23 @@ def test_fewer_landmarks_need_a_new_fit():
 
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 @pytest.mark.parametrize("name", ["laplacian", "poly"])
-def test_the_median_is_for_the_gaussian_and_other_kernels_have_their_own_width(name):
+def test_kernels_other_than_the_gaussian_do_not_take_the_median_width(name):
     model = ARTLClassifier(name, landmarks=Z, n_rounds=1, alpha=1.0).fit(X, Y)
-    wanted = ARTLClassifier(name, landmarks=Z, n_rounds=1, alpha=1.0, gamma="scale").fit(X, Y)
-    assert model.kernel_ == wanted.kernel_
-    assert_allclose(model.decision_function(X), wanted.decision_function(X))
+    expected = ARTLClassifier(name, landmarks=Z, n_rounds=1, alpha=1.0, gamma="scale").fit(X, Y)
+    assert model.kernel_ == expected.kernel_
+    assert_allclose(model.decision_function(X), expected.decision_function(X))
 
 
 @pytest.fixture(scope="module")
 def digits(data_dir):
-    """Source, its labels, target, its labels, and k-means landmarks of both: MNIST to USPS."""
+    """Return source, its labels, target, its labels, and k-means landmarks of both: MNIST to USPS."""
     usps, usps_labels, mnist, mnist_labels = digit_pair(data_dir)
     centres = KMeans(150, n_init=1, max_iter=8, random_state=0).fit(np.vstack([usps, mnist])).cluster_centers_
     return mnist, mnist_labels, usps, usps_labels, centres
 
 
 @pytest.mark.slow
-def test_digits_of_the_other_kind_are_read_twice_as_well_as_without_them(digits):
+def test_adaptation_improves_accuracy_from_mnist_to_usps(digits):
     source, labels, target, truth, centres = digits
     rows, partly = np.vstack([source, target]), np.concatenate([labels, np.full(len(target), -1)])
     model = ARTLClassifier(landmarks=centres, n_rounds=5).fit(rows, partly)
@@ -190,13 +190,13 @@ def test_digits_of_the_other_kind_are_read_twice_as_well_as_without_them(digits)
     adapted, alone = (100 * np.mean(m.predict(target) == truth) for m in (model, plain))
     assert adapted > 78
     assert adapted > alone + 15
-    told = [entry["equivocation"] for entry in model.rounds_]
-    assert told[-1] < told[0] / 2
+    entropies = [entry["equivocation"] for entry in model.rounds_]
+    assert entropies[-1] < entropies[0] / 2
 
 
 @pytest.mark.slow
-def test_a_draw_of_the_default_landmarks_is_no_bad_one(digits):
+def test_default_landmarks_reach_87_percent_from_mnist_to_usps(digits):
     source, labels, target, truth, _ = digits
     rows, partly = np.vstack([source, target]), np.concatenate([labels, np.full(len(target), -1)])
     model = ARTLClassifier(n_landmarks=500, random_state=0).fit(rows, partly)
-    assert np.mean(model.predict(target) == truth) > 0.87  # of rows that are drawn uniformly 0.80 and 0.83
+    assert np.mean(model.predict(target) == truth) > 0.87  # uniform landmarks reach 0.80 to 0.83

@@ -1,4 +1,4 @@
-"""The excess that a fit by conjugate gradients tells is not below the true one, on tables that nobody tuned on.
+"""The excess that a fit by conjugate gradients reports is not below the true one, on tables that were not tuned on.
 
 Heavy tails, tight clusters, wide kernels and small penalties are among them. n rows, m landmarks.
 """
@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import reference
+from rounding import catch_warnings_of
 from scipy.linalg import eigh, qr
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.preprocessing import normalize, scale
@@ -16,7 +17,7 @@ from bigkernel import Gaussian, KernelRidge, Laplacian, Matern, Polynomial, Swee
 from bigkernel.errors import AccuracyWarning
 
 ALPHAS = (1e-6, 1e-4, 1e-2, 1, 10)
-KERNELS = {  # from narrow to so wide that their cores are singular to rounding
+KERNELS = {  # from narrow to numerically singular
     **{f"gaussian {sigma:g}": Gaussian(sigma=sigma) for sigma in (0.5, 2.0, 4.0, 16.0)},
     "laplacian": Laplacian(gamma=0.2),
     "matern": Matern(length_scale=2.0, nu=1.5),
@@ -37,7 +38,7 @@ TOL = 1e-3
 
 @pytest.fixture
 def table(request):
-    """Return so many rows and targets of a name; those of a data set in a drawn order, all where they are fewer."""
+    """Return up to n rows and targets of a table by name; those of a data set in random order."""
 
     def make(name, n):
         draw = np.random.default_rng(0)
@@ -77,7 +78,7 @@ def true_excess(X, y, model):
     A = np.vstack([B, model.alpha_**0.5 * np.sqrt(np.maximum(values, 0))[:, None] * vectors.T])
     right = np.concatenate([y, np.zeros(len(Z))])
     Q, R, order = qr(A, mode="economic", pivoting=True)
-    # directions in which B and T are rounding alone lead nowhere
+    # drop directions in which B and T are rounding errors
     size = np.abs(np.diag(R))
     rank = int((size > len(A) * np.finfo(float).eps * size[0]).sum())
     reached = Q[:, :rank].T @ right
@@ -86,27 +87,25 @@ def true_excess(X, y, model):
 
 
 def fitted(X, y, kernel, alpha, m, **settings):
-    """A fit, and whether it warned."""
+    """Return a fit, and whether it warned."""
     given = {"n_landmarks": min(m, len(X) // 4), "solver": "cg", "random_state": 0, "dtype": "float64", **settings}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        found = KernelRidge(kernel, alpha=alpha, **given).fit(X, y)
-    return found, any(issubclass(one.category, AccuracyWarning) for one in caught)
+    model, caught = catch_warnings_of(KernelRidge(kernel, alpha=alpha, **given).fit, X, y)
+    return model, AccuracyWarning in caught
 
 
 @pytest.mark.parametrize("name", ["lognormal", "student"])
 @pytest.mark.parametrize(
     ("sigma", "alpha", "most"), [pytest.param(16, 1e-6, 100, marks=pytest.mark.slow), (8, 1e-4, 30), (4, 1e-2, 8)]
 )
-def test_heavy_tails_and_wide_kernels_end_within_the_tolerance_or_warn(table, name, sigma, alpha, most):
+def test_heavy_tails_and_wide_kernels_reach_the_tolerance_or_warn(table, name, sigma, alpha, most):
     X, y = table(name, 2500)
-    found, warned = fitted(X, y, Gaussian(sigma), alpha, 100, max_iter=100)
-    assert warned or true_excess(X, y, found) <= TOL
-    assert found.n_iter_ <= most
+    model, warned = fitted(X, y, Gaussian(sigma), alpha, 100, max_iter=100)
+    assert warned or true_excess(X, y, model) <= TOL
+    assert model.n_iter_ <= most
 
 
 @pytest.mark.parametrize(
-    "m, share",  # of kernels and penalties: all of them, or one penalty a kernel, another one for each table
+    "m, share",  # every penalty with each kernel, or one that differs between tables
     [
         pytest.param(60, len(ALPHAS), marks=pytest.mark.slow),
         *(pytest.param(m, 1, marks=pytest.mark.endurance) for m in (60, 200)),
@@ -114,32 +113,32 @@ def test_heavy_tails_and_wide_kernels_end_within_the_tolerance_or_warn(table, na
 )
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", TABLES)
-def test_no_fit_is_beyond_the_tolerance_without_a_warning(table, name, m, dtype, share):
+def test_every_fit_reaches_the_tolerance_or_warns(table, name, m, dtype, share):
     X, y = table(name, 10 * m + 1000)
     silent, needless, count = [], 0, 0
     for number, (of_kernel, kernel) in enumerate(KERNELS.items(), TABLES.index(name)):
         for place, alpha in enumerate(ALPHAS):
             if (number + place) % share:
                 continue
-            found, warned = fitted(X, y, kernel, alpha, m, dtype=dtype, fit_intercept=bool(place % 2))
-            true = true_excess(X, y, found)
+            model, warned = fitted(X, y, kernel, alpha, m, dtype=dtype, fit_intercept=bool(place % 2))
+            true = true_excess(X, y, model)
             count += 1
             needless += warned and true <= TOL
             if not warned and true > TOL:
-                silent.append((of_kernel, alpha, true, found.diagnostics_["excess"]))
+                silent.append((of_kernel, alpha, true, model.diagnostics_["excess"]))
     print(f"{name}, {m} landmarks, {dtype}: {count} fits, {len(silent)} silent, {needless} warn though {TOL:g} is kept")
     assert not silent
 
 
-def test_a_search_marks_candidates_that_are_beyond_the_tolerance(table):
+def test_a_search_reports_candidates_above_the_tolerance(table):
     X, y = table("lognormal", 3000)
     grid = {"alpha": [1e-6, 1e-2], "kernel": [Gaussian(4.0), Gaussian(16.0)]}
-    settings = {"n_landmarks": 80, "random_state": 0, "dtype": "float64"}
+    settings = {"n_landmarks": 80, "fit_intercept": False, "random_state": 0, "dtype": "float64"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AccuracyWarning)
-        found = SweepSearchCV(KernelRidge(solver="cg", **settings), grid, cv=3).fit(X, y)
-        wanted = SweepSearchCV(KernelRidge(solver="direct", **settings), grid, cv=3).fit(X, y)
-    off = abs(found.cv_results_["mean_test_score"] - wanted.cv_results_["mean_test_score"])
-    ended = found.cv_results_["prediction_error"] < 0.1
+        model = SweepSearchCV(KernelRidge(solver="cg", **settings), grid, cv=3).fit(X, y)
+        expected = SweepSearchCV(KernelRidge(solver="direct", **settings), grid, cv=3).fit(X, y)
+    off = abs(model.cv_results_["mean_test_score"] - expected.cv_results_["mean_test_score"])
+    ended = model.cv_results_["prediction_error"] < 0.1
     assert ended.any()
     assert (off[ended] < 0.01).all()

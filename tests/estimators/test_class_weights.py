@@ -1,4 +1,4 @@
-"""Weights by class are sample weights: of every classifier, every input and every search."""
+"""Class weights multiply sample weights in every classifier, input and search."""
 
 from functools import partial
 
@@ -41,7 +41,7 @@ MODELS = {
 @pytest.mark.parametrize(
     "name, given, factors", [("krr", TABLE, [0.5, 2, 3]), *((name, "balanced", None) for name in MODELS)]
 )
-def test_they_multiply_the_weights_of_the_labelled_rows(name, given, factors):
+def test_class_weights_multiply_the_weights_of_labelled_rows(name, given, factors):
     model, y = MODELS[name], CODES.copy()
     if name in ("sssl", "xnv", "artl"):
         y[::3] = -1
@@ -50,56 +50,56 @@ def test_they_multiply_the_weights_of_the_labelled_rows(name, given, factors):
         factors = compute_class_weight("balanced", classes=np.arange(3), y=y[known], sample_weight=WEIGHT[known])
     weight = WEIGHT.copy()
     weight[known] *= np.asarray(factors)[y[known]]
-    wanted = model.set_params(class_weight=None).fit(X, y, sample_weight=weight).decision_function(X)
+    expected = model.set_params(class_weight=None).fit(X, y, sample_weight=weight).decision_function(X)
     plain = model.fit(X, y, sample_weight=WEIGHT).decision_function(X)
-    found = model.set_params(class_weight=given).fit(X, y, sample_weight=WEIGHT).decision_function(X)
-    assert_allclose(found, wanted, rtol=1e-6, atol=1e-9)
-    assert np.abs(plain - wanted).max() > 1e-3
+    actual = model.set_params(class_weight=given).fit(X, y, sample_weight=WEIGHT).decision_function(X)
+    assert_allclose(actual, expected, rtol=1e-6, atol=1e-9)
+    assert np.abs(plain - expected).max() > 1e-3
 
 
 @pytest.mark.parametrize("given", ["balanced", BY_NAME], ids=["balanced", "dict"])
-def test_lazy_rows_and_corpora_with_names_weigh_alike(make_corpus, small_steps, given):
-    wanted = KernelRidgeClassifier(**GIVEN).fit(X, TEXT, WEIGHT * BALANCED[CODES]).decision_function(X)
+def test_lazy_rows_and_corpora_get_the_same_class_weights(make_corpus, small_steps, given):
+    expected = KernelRidgeClassifier(**GIVEN).fit(X, TEXT, WEIGHT * BALANCED[CODES]).decision_function(X)
     model = KernelRidgeClassifier(class_weight=given, **GIVEN)
     corpus = make_corpus(X, y=CODES, weight=WEIGHT, classes=NAMES)
-    assert_allclose(model.fit(corpus).decision_function(X), wanted, rtol=1e-7)
+    assert_allclose(model.fit(corpus).decision_function(X), expected, rtol=1e-7)
     if given == "balanced":
         lazy = model.fit(da.from_array(X, chunks=(60, 3)), da.from_array(CODES, chunks=60), da.from_array(WEIGHT, 60))
-        assert_allclose(lazy.decision_function(X), wanted, rtol=1e-7)
+        assert_allclose(lazy.decision_function(X), expected, rtol=1e-7)
     assert model.plan(corpus).n_rows == N
 
 
-def test_partial_fit_adds_rows_that_weigh_by_class():
+def test_partial_fit_applies_class_weights():
     model = KernelRidgeClassifier(class_weight=TABLE, **GIVEN)
-    wanted = model.fit(X, CODES).decision_function(X)
+    expected = model.fit(X, CODES).decision_function(X)
     del model
     more = KernelRidgeClassifier(class_weight=TABLE, **GIVEN)
-    for part in (slice(80), slice(80, None)):
-        more.partial_fit(X[part], CODES[part], classes=[0, 1, 2])
-    assert_allclose(more.decision_function(X), wanted, rtol=1e-7)
+    for rows in (slice(80), slice(80, None)):
+        more.partial_fit(X[rows], CODES[rows], classes=[0, 1, 2])
+    assert_allclose(more.decision_function(X), expected, rtol=1e-7)
     with pytest.raises(ConfigError, match="balanced"):
         KernelRidgeClassifier(class_weight="balanced", **GIVEN).partial_fit(X, CODES)
 
 
 @pytest.mark.parametrize("solver, weight", [("direct", None), pytest.param("cg", WEIGHT, marks=pytest.mark.slow)])
-def test_a_search_compares_weighings_of_classes_by_the_weights_of_the_rows(solver, weight):
+def test_a_search_over_class_weights_scores_with_sample_weights(solver, weight):
     grid, cv = {"class_weight": [None, TABLE, "balanced"], "alpha": [0.1, 10.0]}, KFold(3)
     model = KernelRidgeClassifier(solver=solver, tol=1e-9, max_iter=60, **GIVEN)
     scoring = ["accuracy", "balanced_accuracy", "f1_macro"]
-    found = SweepSearchCV(model, grid, cv=cv, scoring=scoring, refit="f1_macro").fit(X, CODES, sample_weight=weight)
+    actual = SweepSearchCV(model, grid, cv=cv, scoring=scoring, refit="f1_macro").fit(X, CODES, sample_weight=weight)
     factors = {0: 1.0, 1: 1.0, 2: 1.0} | (BY_CODE if weight is not None else BY_COUNT)
-    for params, train, test, told in cells(found, cv.split(X)):
+    for params, train, test, score_of in cells(actual, cv.split(X)):
         given = factors if params["class_weight"] == "balanced" else params["class_weight"]
         fit = clone(model).set_params(alpha=params["alpha"], class_weight=given)
         guess = fit.fit(X[train], CODES[train], None if weight is None else weight[train]).predict(X[test])
         for name, score in (("accuracy", accuracy_score), ("f1_macro", partial(f1_score, average="macro"))):
-            wanted = score(CODES[test], guess, sample_weight=None if weight is None else weight[test])
-            assert abs(told(name) - wanted) < 1e-12
-    assert found.best_estimator_.class_weight == found.best_params_["class_weight"]
+            expected = score(CODES[test], guess, sample_weight=None if weight is None else weight[test])
+            assert abs(score_of(name) - expected) < 1e-12
+    assert actual.best_estimator_.class_weight == actual.best_params_["class_weight"]
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "words"),
+    ("given", "kind", "message"),
     [
         ({0: -1.0}, ConfigError, "-1.0 for class 0"),
         ({0: "two"}, ConfigError, "'two' for class 0"),
@@ -108,12 +108,12 @@ def test_a_search_compares_weighings_of_classes_by_the_weights_of_the_rows(solve
         ("heavy", ValueError, "class_weight"),
     ],
 )
-def test_weights_that_are_none_are_refused_by_name(given, kind, words):
-    with pytest.raises(kind, match=words):
+def test_invalid_class_weights_are_refused(given, kind, message):
+    with pytest.raises(kind, match=message):
         KernelRidgeClassifier(class_weight=given, **GIVEN).fit(X, CODES)
 
 
-def test_a_search_refuses_what_one_weighing_of_the_rows_cannot_serve():
+def test_a_search_over_class_weights_refuses_scores_of_numbers():
     grid = {"class_weight": [None, "balanced"], "alpha": [1.0, 2.0]}
     search = SweepSearchCV(KernelRidgeClassifier(**GIVEN), grid, scoring="neg_mean_squared_error")
     with pytest.raises(ConfigError, match="class_weight"):

@@ -1,4 +1,4 @@
-"""DICA and UDICA for every kind of input, and the door of domains: what is named, what is refused, what is allowed."""
+"""DICA and UDICA: the dense form, missing labels, and invalid domains and labels."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 
 def dense(form, labels, rows=NEW, domain=DOMAIN):
-    """The paper's components of new rows, with the exact kernel or that of the landmarks."""
+    """Return the paper's components of new rows, with the exact kernel or that of the landmarks."""
     K, of_new = reference.gaussian(X, X, SIGMA), reference.gaussian(rows, X, SIGMA)
     if "landmarks" in form:
         inverse = np.linalg.inv(reference.gaussian(Z, Z, SIGMA))
@@ -41,31 +41,31 @@ def dense(form, labels, rows=NEW, domain=DOMAIN):
     return reference_domains.project(K, of_new, B), values
 
 
-def assert_components(model, wanted, rows=NEW, atol=1e-8):
-    assert_allclose(reference_domains.up_to_sign(model.transform(rows), wanted), wanted, atol=atol)
+def assert_components(model, expected, rows=NEW, atol=1e-8):
+    assert_allclose(reference_domains.up_to_sign(model.transform(rows), expected), expected, atol=atol)
 
 
 @FORMS
 @BOTH
-def test_components_of_new_rows_are_those_of_the_paper(form, supervised):
+def test_components_of_new_rows_match_the_paper(form, supervised):
     model = DICA(**form, supervised=supervised).fit(X, LABELS, sample_domain=DOMAIN)
-    wanted, values = dense(form, LABELS if supervised else None)
-    assert_components(model, wanted)
+    expected, values = dense(form, LABELS if supervised else None)
+    assert_components(model, expected)
     assert_allclose(model.eigenvalues_, values, rtol=1e-8)
     assert_array_equal(model.domains_, [2, 5, 11])
     assert model.n_components_ == 3
 
 
 @FORMS
-def test_rows_without_a_label_count_in_the_spread_alone(form):
-    wanted, _ = dense(form, CODES)
-    assert_components(DICA(**form).fit(X, CODES, DOMAIN), wanted)
-    assert_components(DICA(**form).fit(X, np.where(CODES == -1, np.nan, CODES), DOMAIN), wanted)
+def test_unlabelled_rows_count_in_the_covariance(form):
+    expected, _ = dense(form, CODES)
+    assert_components(DICA(**form).fit(X, CODES, DOMAIN), expected)
+    assert_components(DICA(**form).fit(X, np.where(CODES == -1, np.nan, CODES), DOMAIN), expected)
 
 
 @pytest.mark.parametrize("nothing", [None, float("nan")])
 @pytest.mark.parametrize("names", [["a", "b", "c", "d"], [0, 1, 2, 3]])
-def test_objects_may_be_labels_beside_rows_that_have_none(names, nothing):
+def test_object_labels_may_be_missing(names, nothing):
     labels = np.array([nothing if code == -1 else names[code] for code in CODES], object)
     model = DICA(**LANDMARKS).fit(X, labels, DOMAIN)
     assert_array_equal(model.classes_, names)
@@ -82,33 +82,26 @@ def test_the_distributional_variance_falls_with_invariance():
     assert (reports[0]["domains"], reports[0]["components"], reports[0]["rows"]) == (3, 3, N)
 
 
-def test_a_supervised_fit_knows_the_unsupervised_one_and_not_the_other_way_round():
+def test_a_supervised_fit_can_be_refitted_unsupervised_and_not_the_reverse():
     model = DICA(**LANDMARKS).fit(X, LABELS, DOMAIN).set_params(supervised=False).refit()
     assert_components(model, dense(LANDMARKS, None)[0])
-    blind = DICA(**LANDMARKS, supervised=False).fit(X, LABELS, DOMAIN).set_params(supervised=True)
+    unsupervised = DICA(**LANDMARKS, supervised=False).fit(X, LABELS, DOMAIN).set_params(supervised=True)
     with pytest.raises(ConfigError, match="computed without labels"):
-        blind.refit()
+        unsupervised.refit()
 
 
-def test_random_features_serve_in_place_of_landmarks():
+def test_random_features_can_replace_landmarks():
     given = {**GIVEN, "n_landmarks": 500, "landmarks": "orthogonal-fourier", "random_state": 0}
-    found, wanted = DICA(**given).fit(X, LABELS, DOMAIN).transform(NEW), dense(GIVEN, LABELS)[0]
-    found = reference_domains.up_to_sign(found, wanted)
-    assert np.corrcoef(found[:, 0], wanted[:, 0])[0, 1] > 0.98
+    actual, expected = DICA(**given).fit(X, LABELS, DOMAIN).transform(NEW), dense(GIVEN, LABELS)[0]
+    actual = reference_domains.up_to_sign(actual, expected)
+    assert np.corrcoef(actual[:, 0], expected[:, 0])[0, 1] > 0.98
 
 
 @FORMS
-@BOTH
-def test_rows_without_domains_are_refused(form, supervised):
-    with pytest.raises(DataError, match="DICA needs the domain of every row; pass sample_domain"):
-        DICA(**form, supervised=supervised).fit(X, LABELS)
-
-
-@FORMS
-def test_one_domain_only_is_refused_unless_it_is_asked_for(form):
+def test_a_single_domain_is_refused_unless_allowed(form):
     with pytest.raises(DataError, match=r"expects several domains, found 1: \[7\]; .* allow_single_domain=True"):
         DICA(**form).fit(X, LABELS, np.full(N, 7))
-    with pytest.raises(DataError, match=r"found 1: \[5\]"):  # all rows of the others have weight 0
+    with pytest.raises(DataError, match=r"found 1: \[5\]"):  # the others have weight 0
         DICA(**form).fit(X, LABELS, DOMAIN, sample_weight=(DOMAIN == 5) * 1.0)
     allowed = DICA(**form, allow_single_domain=True)
     one = allowed.fit(X, LABELS, np.full(N, 7)).dual_coef_
@@ -119,6 +112,7 @@ def test_one_domain_only_is_refused_unless_it_is_asked_for(form):
 @pytest.mark.parametrize(
     "domain, message",
     [
+        (None, "DICA needs the domain of every row; pass sample_domain"),
         (DOMAIN[:-1], "domain: expected 150 values, one per row, found shape"),
         (np.where(np.arange(N) == 4, np.nan, DOMAIN), "sample_domain: row 4 has the domain nan; expected integers"),
         (np.where(np.arange(N) == 6, 1.5, DOMAIN), "sample_domain: row 6 has the domain 1.5; expected integers"),
@@ -129,24 +123,24 @@ def test_one_domain_only_is_refused_unless_it_is_asked_for(form):
         (np.column_stack([DOMAIN, DOMAIN]), r"sample_domain: expected one domain per row, found shape \(150, 2\)"),
     ],
 )
-def test_domains_that_cannot_be_are_refused(domain, message):
+def test_invalid_domains_are_refused(domain, message):
     with pytest.raises(DataError, match=message):
         DICA(**LANDMARKS).fit(X, LABELS, domain)
 
 
-def test_lazy_columns_are_looked_at_step_by_step():
-    parts = []
+def test_lazy_columns_are_read_in_pieces():
+    sizes = []
 
     class Watched(type(as_rows(X).x)):
         def read(self, start, stop):
-            parts.append(stop - start)
+            sizes.append(stop - start)
             return super().read(start, stop)
 
     rows = as_rows(X, y=CODES, domain=DOMAIN)
     for name, values in (("y", CODES), ("domain", DOMAIN)):
         watched = replace(rows, columns={**rows.columns, name: Watched(values)})
         assert_array_equal(distinct(watched, name), np.unique(values))
-    assert max(parts) < N / 2
+    assert max(sizes) < N / 2
     with pytest.raises(DataError, match="domain: expected at most 4,096 different values for domains, found more"):
         distinct(as_rows(np.zeros((5000, 1)), domain=np.arange(5000)), "domain")
     with pytest.raises(DataError, match=r"sample_domain: row 77 has the domain 0\.5; expected integers"):
@@ -165,26 +159,26 @@ def test_lazy_columns_are_looked_at_step_by_step():
         (np.array(["a", 3, None] * 50, object), "y: row 1 has the label 3; expected only text or only numbers"),
     ],
 )
-def test_labels_that_cannot_be_are_refused(form, labels, message):
+def test_invalid_labels_are_refused(form, labels, message):
     with pytest.raises(DataError, match=message):
         DICA(**form).fit(X, labels, DOMAIN)
 
 
 @FORMS
 @BOTH
-def test_rows_that_do_not_vary_have_no_components(form, supervised):
+def test_constant_rows_are_refused(form, supervised):
     flat = {**form, "landmarks": np.ones((1, D))} if "landmarks" in form else form
     with pytest.raises(DataError, match=r"found no component, .*n_samples = 150"):
         DICA(**flat, supervised=supervised).fit(np.ones((N, D)), LABELS, DOMAIN)
 
 
 @pytest.mark.parametrize("change", [{"alpha": 0.0}, {"alpha": -1.0}, {"epsilon": -0.1}, {"invariance": -1.0}])
-def test_penalties_that_cannot_be_are_refused(change):
+def test_invalid_penalties_are_refused(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         DICA(**{**LANDMARKS, **change}).fit(X, LABELS, DOMAIN)
 
 
-def test_labels_of_a_corpus_that_no_one_knows_are_refused_with_their_row():
+def test_an_unknown_label_is_refused_with_its_row():
     codes = LABELS.copy()
     codes[40] = 9
     rows = as_rows(X, y=codes, domain=DOMAIN)
@@ -192,8 +186,8 @@ def test_labels_of_a_corpus_that_no_one_knows_are_refused_with_their_row():
         cell_counts(rows, Cells(np.array([2, 5, 11]), np.arange(4)))
 
 
-def test_counts_of_cells_come_from_the_columns_alone(make_corpus):
+def test_cells_are_counted_from_the_columns(make_corpus):
     corpus = make_corpus(X, y=CODES, domain=DOMAIN, classes=(0, 1, 2, 3))
     counts = cell_counts(as_rows(corpus), Cells(np.array([2, 5, 11]), np.arange(4)))
-    wanted = [[np.sum((g == DOMAIN) & (c == CODES)) for c in (0, 1, 2, 3, -1)] for g in (2, 5, 11)]
-    assert_array_equal(counts, wanted)
+    expected = [[np.sum((g == DOMAIN) & (c == CODES)) for c in (0, 1, 2, 3, -1)] for g in (2, 5, 11)]
+    assert_array_equal(counts, expected)

@@ -1,14 +1,15 @@
-"""Methods without a formula for their error tell it too: what they say is near the truth, and none is wrong in silence.
+"""Estimated errors of methods without a formula are near the true ones, and every inaccurate fit warns.
 
-The truth is the same fit in float64 blocks where that is certain, and for SSSL a singular value decomposition.
+The true error is that to the same fit in float64 blocks, and for SSSL to a singular value decomposition.
 """
 
 import warnings
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
+from rounding import catch_warnings_of
 from sklearn.datasets import load_digits
 
 from bigkernel import DICA, JDA, SSSL, XNV, ARTLClassifier, Gaussian, KernelRidge, SweepSearchCV
@@ -43,30 +44,26 @@ METHODS = {
 of_methods = pytest.mark.parametrize("name", METHODS)
 
 
-def fitted(name, sigma, alpha, dtype="auto", sums=None, rows=slice(None)):
-    """The fit, with the basis that is asked for; and whether it warned of its error."""
+@cache
+def fitted(name, sigma, alpha, dtype="auto", count=N):
+    """Return the fit, and whether it warned."""
     model, given = METHODS[name]
     model = type(model)(**model.get_params())
     model.set_params(kernel=Gaussian(sigma), alpha=alpha, landmarks=Z, dtype=dtype)
-    given = [part[rows] for part in given]
-    if sums is not None:
-        given_basis = model.basis
-        model.basis = lambda rows, **options: replace(given_basis(rows, **options), sums=sums)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model.fit(*given)
-    return model, any(issubclass(one.category, AccuracyWarning | RankDeficiencyWarning) for one in caught)
+    given = [column[:count] for column in given]
+    _, caught = catch_warnings_of(model.fit, *given)
+    return model, bool({AccuracyWarning, RankDeficiencyWarning} & set(caught))
 
 
 def values(model):
-    """f or components of the rows, without what float32 blocks add."""
+    """Return f or components of the rows, from kernel values in float64."""
     first = model.landmarks_[: len(model.dual_coef_)]
     coef = model.dual_coef_.reshape(len(first), -1)
     return model.kernel_(X.astype(float), first) @ coef + model.intercept_
 
 
-def apart(model, exact):
-    """How far the predictions of two models are apart, relative to their norm."""
+def distance(model, exact):
+    """Return the distance of the predictions of two models, relative to their norm."""
     F, R = values(model), values(exact)
     wide = max(F.shape[1], R.shape[1])
     F, R = (np.pad(one, ((0, 0), (0, wide - one.shape[1]))) for one in (F, R))
@@ -76,26 +73,33 @@ def apart(model, exact):
     return np.linalg.norm(F - R) / np.linalg.norm(R)
 
 
-def first_told(name, sigma, alpha):
-    """What the sums in float32 tell, before anything better is tried; and the model of them."""
-    model, given = METHODS[name]
-    model = type(model)(**model.get_params()).set_params(kernel=Gaussian(sigma), alpha=alpha, landmarks=Z)
+def fit_in_float32(model, *given):
+    """Fit to sums in float32 before another precision is tried; return them, the whitening and the estimated error."""
     model.check_parameters()
     method, data = model._method(), model._read_fit(*given, *[None] * (4 - len(given)))
     basis = replace(model._columns().choose(data.rows), dtype="float32")
     whitening = method.whiten(basis)
-    solved = solve(method, sum_up(method, data, basis, whitening)[0], whitening)
+    problem = sum_up(method, data, basis, whitening)[0]
+    solved = solve(method, problem, whitening)
     restore(model, data.inputs, finish(method, solved, sweep={}, skipped_rows=0))
-    return solved.diagnostics.errors.total, model
+    return problem, whitening, solved.diagnostics.errors.total
+
+
+@cache
+def float32_estimate(name, sigma, alpha):
+    """Return the estimated error of the sums in float32, and their model."""
+    model, given = METHODS[name]
+    model = type(model)(**model.get_params()).set_params(kernel=Gaussian(sigma), alpha=alpha, landmarks=Z)
+    return fit_in_float32(model, *given)[2], model
 
 
 @of_methods
 @pytest.mark.parametrize("sigma", [1.0, 5.0])
-def test_predictions_are_within_the_promise_or_there_is_a_warning(name, sigma):
+def test_predictions_keep_the_promise_or_warn(name, sigma):
     alpha = 1e-6 if sigma == 1 else 1.0
     model, warned = fitted(name, sigma, alpha)
     exact, _ = fitted(name, sigma, alpha, dtype="float64")
-    assert warned or apart(model, exact) <= PROMISE
+    assert warned or distance(model, exact) <= PROMISE
     assert model.diagnostics_["prediction_error"] > 0
 
 
@@ -103,14 +107,14 @@ def test_predictions_are_within_the_promise_or_there_is_a_warning(name, sigma):
 @pytest.mark.filterwarnings(
     "ignore::bigkernel.errors.AccuracyWarning", "ignore::bigkernel.errors.RankDeficiencyWarning"
 )
-def test_what_is_told_of_float32_sums_is_near_the_truth(name):
-    found = []
+def test_estimated_errors_of_float32_sums_are_near_the_true_ones(name):
+    ratios = []
     for sigma, alpha in ((1.0, 1e-6), (1.0, 1.0), (2.0, 1e-6), (2.0, 1.0)):
-        told, model = first_told(name, sigma, alpha)
-        found.append(told / apart(model, fitted(name, sigma, alpha, dtype="float64")[0]))
-    assert min(found) > 0.1
-    assert max(found) < 60
-    assert 0.3 < np.median(found) < 15
+        estimate, model = float32_estimate(name, sigma, alpha)
+        ratios.append(estimate / distance(model, fitted(name, sigma, alpha, dtype="float64")[0]))
+    assert min(ratios) > 0.1
+    assert max(ratios) < 60
+    assert 0.3 < np.median(ratios) < 15
 
 
 @pytest.mark.parametrize(
@@ -120,16 +124,16 @@ def test_a_graph_of_rows_far_from_all_landmarks_keeps_the_promise(model):
     rows, labels = load_digits(return_X_y=True)
     rows = (rows / rows.std()).astype(np.float32)[:1000]
     y = np.where(np.arange(1000) < 400, labels[:1000], np.nan if isinstance(model, SSSL) else -1)
-    found = []
+    predictions = []
     for dtype in ("auto", "float64"):
         given = {"kernel": Gaussian(1.2), "landmarks": rows[::8], "dtype": dtype}
         fit = type(model)(**model.get_params()).set_params(**given).fit(rows, y)
-        found.append(fit.kernel_(rows.astype(float), fit.landmarks_) @ fit.dual_coef_.reshape(125, -1))
+        predictions.append(fit.kernel_(rows.astype(float), fit.landmarks_) @ fit.dual_coef_.reshape(125, -1))
         assert fit.diagnostics_["prediction_error"] < PROMISE
-    assert np.linalg.norm(found[0] - found[1]) < PROMISE / 10 * np.linalg.norm(found[1])
+    assert np.linalg.norm(predictions[0] - predictions[1]) < PROMISE / 10 * np.linalg.norm(predictions[1])
 
 
-def test_eigenfunctions_are_those_of_a_decomposition_that_does_not_square():
+def test_eigenfunctions_match_a_singular_value_decomposition():
     model, warned = fitted("SSSL", 2.0, 1e-3)
     assert not warned
     K = model.kernel_(Z.astype(float))
@@ -139,29 +143,28 @@ def test_eigenfunctions_are_those_of_a_decomposition_that_does_not_square():
     features = phi @ (Wt[:30].T * root[:30])
     augmented = np.vstack([features[there], np.sqrt(1e-3) * np.eye(30)])
     y = np.concatenate([NUMBER[there] - model.target_shift_, np.zeros(30)])
-    wanted = features @ np.linalg.lstsq(augmented, y, rcond=None)[0]
-    found = values(model)[:, 0] - model.target_shift_
-    assert np.linalg.norm(found - wanted) <= PROMISE * np.linalg.norm(wanted)
+    expected = features @ np.linalg.lstsq(augmented, y, rcond=None)[0]
+    actual = values(model)[:, 0] - model.target_shift_
+    assert np.linalg.norm(actual - expected) <= PROMISE * np.linalg.norm(expected)
 
 
 @of_methods
 @pytest.mark.filterwarnings(
     "ignore::bigkernel.errors.AccuracyWarning", "ignore::bigkernel.errors.RankDeficiencyWarning"
 )
-def test_sums_in_float64_are_taken_where_float32_ones_are_too_coarse(name):
+def test_float64_sums_replace_inaccurate_float32_sums(name):
     arithmetics = set()
     for sigma, alpha in ((1.0, 1e-6), (10.0, 1e-9)):
-        told, _ = first_told(name, sigma, alpha)
+        estimate, _ = float32_estimate(name, sigma, alpha)
         model, _ = fitted(name, sigma, alpha, dtype="float32")
         arithmetics.add(model._fitted.basis.sums)
-        assert (model._fitted.basis.sums == "float64") == (told > ENOUGH)
-        assert told <= ENOUGH or model.diagnostics_["prediction_error"] < told
+        assert (model._fitted.basis.sums == "float64") == (estimate > ENOUGH)
+        assert estimate <= ENOUGH or model.diagnostics_["prediction_error"] < estimate
     assert arithmetics == {None, "float64"}
 
 
-def test_refits_more_rows_and_fewer_landmarks_tell_theirs():
-    half = slice(None, N // 2)
-    model, _ = fitted("SSSL", 1.0, 1e-3, rows=half)
+def test_refits_partial_fits_and_fewer_landmarks_estimate_their_error():
+    model, _ = fitted("SSSL", 1.0, 1e-3, count=N // 2)
     first = model.diagnostics_["prediction_error"]
     model.set_params(alpha=10.0).refit()
     assert 0 < model.diagnostics_["prediction_error"] < first
@@ -169,34 +172,30 @@ def test_refits_more_rows_and_fewer_landmarks_tell_theirs():
     assert 0 < model.diagnostics_["prediction_error"] < PROMISE
     assert 0 < model.with_landmarks(30).diagnostics_["prediction_error"] < PROMISE
     whole = KernelRidge(Gaussian(1.0), alpha=1e-3, landmarks=Z).fit(X, CLASS)
-    part = whole.with_landmarks(40)
+    fewer = whole.with_landmarks(40)
     alone = KernelRidge(Gaussian(1.0), alpha=1e-3, landmarks=Z[:40]).fit(X, CLASS)
-    ratio = part.diagnostics_["prediction_error"] / alone.diagnostics_["prediction_error"]
+    ratio = fewer.diagnostics_["prediction_error"] / alone.diagnostics_["prediction_error"]
     assert 0.03 < ratio < 30
 
 
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.AccuracyWarning")
 @pytest.mark.parametrize("sigma, alpha, scale", [(1.0, 1e-2, 1e6), (2.0, 1e-4, 1.0), (3.0, 1e-5, 1e6)])
-def test_deviations_tell_their_error(sigma, alpha, scale):
+def test_the_error_of_deviations_is_estimated(sigma, alpha, scale):
     alpha *= scale
-    given = {"kernel": scale * Gaussian(sigma), "alpha": alpha, "landmarks": Z}
+    given = {"kernel": scale * Gaussian(sigma), "alpha": alpha, "landmarks": Z, "fit_intercept": False}
     exact = KernelRidge(**given, dtype="float64").fit(X, CLASS)
-    wanted = exact.predict(X[:300], return_std=True)[1]
+    expected = exact.predict(X[:300], return_std=True)[1]
     model = KernelRidge(**given)
-    method, data = model._method(), model._read_fit(X, CLASS, None, None)
-    basis = replace(model._columns().choose(data.rows), dtype="float32")
-    whitening = method.whiten(basis)
-    solved = solve(method, sum_up(method, data, basis, whitening)[0], whitening)
-    restore(model, data.inputs, finish(method, solved, sweep={}, skipped_rows=0))
+    _, whitening, _ = fit_in_float32(model, X, CLASS)
     of_sums = partial(nystrom_posterior, whitening=whitening, alpha=alpha, fit_intercept=False)
-    told = deviation_error(model._fitted, whitening, of_sums)
+    estimate = deviation_error(model._fitted, whitening, of_sums)
     block = model.kernel_(X[:300].astype(float), Z.astype(float))
-    found = np.sqrt(of_sums(model._fitted.moments).variance(block, scale * np.ones(300)))
-    off = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
-    assert off / 10 < told < 60 * off
+    actual = np.sqrt(of_sums(model._fitted.moments).variance(block, scale * np.ones(300)))
+    off = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
+    assert off / 10 < estimate < 60 * off
 
 
-def test_deviations_that_rounding_moves_are_warned_of():
+def test_deviations_that_are_inaccurate_by_rounding_warn():
     coarse = KernelRidge(Gaussian(3.0), alpha=1e-5, landmarks=Z, dtype="float32")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -210,7 +209,7 @@ def test_deviations_that_rounding_moves_are_warned_of():
 
 
 @pytest.mark.parametrize("count", [1, 30])
-def test_a_constant_that_is_fitted_is_told_of_as_right(count):
+def test_a_constant_target_has_a_small_estimated_error(count):
     y = np.full(N, np.nan)
     y[:count] = 1.5
     with warnings.catch_warnings():
@@ -219,31 +218,28 @@ def test_a_constant_that_is_fitted_is_told_of_as_right(count):
     assert model.diagnostics_["prediction_error"] < 1e-6
 
 
-def test_a_search_judges_alike_however_its_grid_is_ordered():
-    found = []
+def test_scores_of_a_search_do_not_depend_on_the_order_of_its_grid():
+    scores = []
     for forms in (["all", "landmarks"], ["landmarks", "all"]):
         grid = {"eigenfunctions": forms, "alpha": [1e-6, 1.0], "n_components": [5, 20]}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             search = SweepSearchCV(SSSL(Gaussian(8.0), landmarks=Z), grid, cv=3).fit(X, NUMBER)
         places = [str(sorted(one.items())) for one in search.cv_results_["params"]]
-        found.append(dict(zip(places, search.cv_results_["mean_test_score"], strict=True)))
-    assert found[0].keys() == found[1].keys()
-    assert max(abs(found[0][key] - found[1][key]) for key in found[0]) < 1e-9
+        scores.append(dict(zip(places, search.cv_results_["mean_test_score"], strict=True)))
+    assert scores[0].keys() == scores[1].keys()
+    assert max(abs(scores[0][key] - scores[1][key]) for key in scores[0]) < 1e-9
 
 
-def test_a_number_beyond_the_range_of_python_is_told_with_advice():
+def test_an_overflow_of_python_is_an_error_with_advice():
     with pytest.raises(DataError, match=r"KernelRidge: .*use an alpha closer to 1"), solving(KernelRidge()._method()):
         (1e200) ** 2
 
 
-def test_sums_that_cannot_be_solved_from_give_an_infinite_error_of_blocks(monkeypatch):
+def test_unsolvable_sums_have_an_infinite_estimated_error():
     model = KernelRidge(Gaussian(1.0), landmarks=Z)
-    method, data = model._method(), model._read_fit(X, CLASS, None, None)
-    basis = replace(model._columns().choose(data.rows), dtype="float32")
-    whitening = method.whiten(basis)
-    problem, _ = sum_up(method, data, basis, whitening)
-    (lost, sound) = estimate_errors(problem, whitening, lambda total: np.array([np.inf, 1e-9]))
-    assert lost.total == lost.blocks == np.inf
-    assert next_precision(basis, lost, choose=True).dtype == "float64"
-    assert sound.total < ENOUGH
+    problem, whitening, _ = fit_in_float32(model, X, CLASS)
+    infinite, finite = estimate_errors(problem, whitening, lambda total: np.array([np.inf, 1e-9]))
+    assert infinite.total == infinite.blocks == np.inf
+    assert next_precision(problem.basis, infinite, choose=True).dtype == "float64"
+    assert finite.total < ENOUGH

@@ -1,14 +1,15 @@
-"""What every method keeps: its model from any input, chunking and executor, from parts, and solved again."""
+"""Every method gives the same model from any input, chunking and executor, by partial fits and by refits."""
+
+from functools import cache
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
-import zarr
 from hypothesis import given
 from hypothesis import strategies as st
+from kinds import fit_arguments
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy import sparse
 from sklearn.base import clone, is_classifier
 
 from bigkernel import (
@@ -43,7 +44,7 @@ GIVEN = {"kernel": Gaussian(2.0), "landmarks": X[:M]}
 EXACT = {"kernel": Gaussian(2.0)}
 METHODS = {
     "krr": (KernelRidge(alpha=0.1, fit_intercept=True, **GIVEN), y),
-    "krr drawn": (KernelRidge(Gaussian(2.0), alpha=0.1, n_landmarks=M, random_state=1), y),
+    "krr sampled": (KernelRidge(Gaussian(2.0), alpha=0.1, n_landmarks=M, random_state=1), y),
     "krr fourier": (KernelRidge(Gaussian(2.0), alpha=0.1, n_landmarks=M, landmarks="fourier", random_state=1), y),
     "krr cg": (KernelRidge(alpha=0.1, solver="cg", tol=1e-12, **GIVEN), y),
     "krr exact": (KernelRidge(alpha=0.1, **EXACT), y),
@@ -58,7 +59,7 @@ METHODS = {
     "sssl classes exact": (SSSLClassifier(n_components=6, **EXACT), CODES),
     "graph": (SSSLClassifier(n_components=6, manifold=0.5, **GIVEN), CODES),
     "xnv": (XNV(alpha=0.01, **GIVEN), PARTLY),
-    "xnv drawn": (XNV(Gaussian(2.0), alpha=0.01, n_landmarks=M // 2, random_state=1), PARTLY),
+    "xnv sampled": (XNV(Gaussian(2.0), alpha=0.01, n_landmarks=M // 2, random_state=1), PARTLY),
     "xnv classes": (XNVClassifier(alpha=0.01, **GIVEN), CODES),
     "dica": (DICA(n_components=3, alpha=0.1, epsilon=1e-3, **GIVEN), CODES),
     "dica exact": (DICA(n_components=3, alpha=0.1, epsilon=1e-3, **EXACT), CODES),
@@ -71,18 +72,18 @@ METHODS = {
 STREAMED = [name for name in METHODS if "exact" not in name]
 SUMMED = [name for name in STREAMED if hasattr(METHODS[name][0], "partial_fit")]
 ROUNDS = ["jda", "artl"]
-FEWER = [(name, 0.1) for name in ("krr drawn", "classes", "sssl of landmarks", "xnv", "xnv drawn")]
+FEWER = [(name, 0.1) for name in ("krr sampled", "classes", "sssl of landmarks", "xnv", "xnv sampled")]
 FEWER += [("krr", "gcv"), ("sssl", "gcv")]
 WITH_WEIGHTS = ["dask rows", "dask blocks", "dask uneven", "dask one chunk", "zarr", "sharded zarr", "corpus",
                 "corpus 1", "rows", "sparse"]  # fmt: skip
 KINDS = [*((kind, WEIGHT) for kind in WITH_WEIGHTS), ("dask rows", None), ("zarr", None), ("corpus", None)]
-# one for each kind of sweep, or of sweeps; some of them quick
-JOBS = ["krr drawn", "krr fourier", "calibrated", "logistic", "artl"]
+# one of each kind of sweep or sweeps
+JOBS = ["krr sampled", "krr fourier", "calibrated", "logistic", "artl"]
 JOBS += [
     pytest.param(name, marks=pytest.mark.slow) for name in ("krr cg", "graph", "xnv classes", "dica", "jda", "ridge")
 ]
 every_method = pytest.mark.parametrize("name", METHODS)
-# each method with two kinds of input and each kind with several methods; all others are slow
+# each method with two kinds of input, each kind with several methods; the other pairs are slow
 PAIRS = [
     pytest.param(
         name, *kind, id=f"{name}-{kind[0]}-{kind[1] is not None}", marks=[pytest.mark.slow] * ((i - j) % 6 != 0)
@@ -95,7 +96,7 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 
 def fit(name, rows=X, y=None, weight=None, domain=DOMAIN, **params):
-    """The method fitted to rows that bring their columns, or to these columns."""
+    """Fit a method to rows that carry their columns, or to these columns."""
     model = clone(METHODS[name][0]).set_params(**params)
     if isinstance(rows, Rows) or hasattr(rows, "columns"):
         return model.fit(rows)
@@ -104,14 +105,20 @@ def fit(name, rows=X, y=None, weight=None, domain=DOMAIN, **params):
 
 
 def values(model, rows=X):
-    """f or components of rows, whether they are computed or not."""
+    """Return f or components of rows, lazy or not."""
     use = next(use for use in ("decision_function", "predict", "transform") if hasattr(model, use))
-    found = getattr(model, use)(rows)
-    return found.take(np.arange(N)) if isinstance(found, Rows) else np.asarray(found)
+    computed = getattr(model, use)(rows)
+    return computed.take(np.arange(N)) if isinstance(computed, Rows) else np.asarray(computed)
+
+
+@cache
+def expected_values(name, weighted=False):
+    """Return f or components by the fit to NumPy arrays."""
+    return values(fit(name, weight=WEIGHT if weighted else None))
 
 
 def bits(model):
-    """The coefficients, their estimated error, and what rounds and calibration came to."""
+    """Return the coefficients, their estimated error, and the results of rounds and calibration."""
     more = [
         getattr(model, key, None)
         for key in ("intercept_", "training_mse_", "rounds_", "correlations_", "calibration_scale_")
@@ -122,25 +129,11 @@ def bits(model):
 
 @pytest.fixture
 def build(tmp_path, make_corpus):
-    """What goes to `fit`: rows of a kind, and the columns that they do not bring."""
+    """Return what goes to `fit`: rows of a kind, and the columns that they do not carry."""
 
     def make(kind, y, weight, names=(0, 1, 2)):
-        if kind.startswith("dask"):
-            chunks = {"rows": (40, D), "blocks": (29, 3), "uneven": ((1, 80, 69), D), "one chunk": (N, D)}[kind[5:]]
-            columns = [None if part is None else da.from_array(part, chunks=41) for part in (y, weight, DOMAIN)]
-            return da.from_array(X, chunks=chunks), *columns
-        if kind == "sparse":
-            return sparse.csr_array(X), y, weight, DOMAIN
-        if kind.endswith("zarr"):
-            layout = {"chunks": (5, 2), "shards": (20, D)} if kind == "sharded zarr" else {"chunks": (16, D)}
-            return zarr.create_array(tmp_path / kind, overwrite=True, **layout, data=X), y, weight, DOMAIN
-        columns = {"y": y, "domain": DOMAIN} | ({} if weight is None else {"weight": weight})
-        if kind == "rows":
-            return as_rows(X, **columns), None, None, None
-        classes = names if y.dtype.kind == "i" else ()
-        return make_corpus(X, name=kind, chunk_rows=N if kind == "corpus 1" else 25, classes=classes, **columns), *[
-            None
-        ] * 3
+        given = {"classes": names if y.dtype.kind == "i" else (), "chunk_rows": N if kind == "corpus 1" else 25}
+        return fit_arguments(kind, X, make_corpus, tmp_path, **given, y=y, weight=weight, domain=DOMAIN)
 
     return make
 
@@ -148,8 +141,8 @@ def build(tmp_path, make_corpus):
 @pytest.mark.parametrize("name, kind, weight", PAIRS)
 def test_every_kind_of_input_gives_the_model_of_numpy(build, name, kind, weight):
     rows, *columns = build(kind, METHODS[name][1], weight)
-    model, wanted = fit(name, rows, *columns), fit(name, weight=weight)
-    assert_allclose(values(model), values(wanted), rtol=1e-7, atol=1e-8)
+    model = fit(name, rows, *columns)
+    assert_allclose(values(model), expected_values(name, weight is not None), rtol=1e-7, atol=1e-8)
     assert_allclose(values(model, rows), values(model), rtol=1e-9, atol=1e-9)
     if is_classifier(model):
         assert_array_equal(model.classes_, [0, 1, 2])
@@ -160,24 +153,24 @@ def test_any_chunking_gives_the_same_model(name, block_rows, chunk_bytes, lazy):
     rows = da.from_array(X, chunks=(max(20, block_rows), D)) if lazy else X
     with dask.config.set({"bigkernel.block-rows": block_rows, "bigkernel.chunk-bytes": chunk_bytes}):
         model = fit(name, rows)
-    assert_allclose(values(model), values(fit(name)), rtol=1e-7, atol=1e-8)
+    assert_allclose(values(model), expected_values(name), rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", [name for name, (_, target) in METHODS.items() if target.dtype.kind == "i"])
 def test_a_corpus_of_named_classes_gives_their_names(build, name):
     names = ("three", "one", "two")
-    model, wanted = fit(name, build("corpus", METHODS[name][1], None, names)[0]), fit(name)
+    model, expected = fit(name, build("corpus", METHODS[name][1], None, names)[0]), fit(name)
     if hasattr(model, "predict"):
-        assert_array_equal(model.predict(X), np.array(names)[wanted.predict(X)])
+        assert_array_equal(model.predict(X), np.array(names)[expected.predict(X)])
     else:
-        assert_allclose(model.transform(X), wanted.transform(X), atol=1e-8)
+        assert_allclose(model.transform(X), expected.transform(X), atol=1e-8)
     assert name == "udica" or model.classes_.tolist() == sorted(names)
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_threads_a_run_and_its_resumption_give_the_bits_of_the_serial_executor(build, name, tmp_path):
     rows, *_ = build("corpus", METHODS[name][1], WEIGHT)
-    run, found = tmp_path / "run", []
+    run, models = tmp_path / "run", []
     for executor, how in (
         ("serial", {}),
         ("threads", {}),
@@ -185,9 +178,9 @@ def test_threads_a_run_and_its_resumption_give_the_bits_of_the_serial_executor(b
         ("serial", {"run": run, "resume": True}),
     ):
         with executing(executor, **how):
-            found.append(fit(name, rows))
-    assert len({bits(model) for model in found}) == 1
-    sweep = found[-1].fit_report()["sweep"]
+            models.append(fit(name, rows))
+    assert len({bits(model) for model in models}) == 1
+    sweep = models[-1].fit_report()["sweep"]
     assert sweep["resumed_segments"] >= sweep["segments"] > 1
     assert name != "artl" or {"moments", "round-1", "round-2"} <= {path.name for path in run.iterdir()}
 
@@ -203,37 +196,37 @@ def test_a_cluster_gives_the_bits_of_this_process(build, name, client):
 
 
 @pytest.mark.parametrize("name", [name for name in STREAMED if name not in ("calibrated", "logistic", "krr cg")])
-def test_the_plan_is_that_of_the_sweep(build, name):
+def test_the_plan_matches_the_sweep(build, name):
     rows, *_ = build("corpus", METHODS[name][1], None)
     plan, model = METHODS[name][0].plan(rows), fit(name, rows)
     assert plan.summary().items() <= model.fit_report()["sweep"].items()
-    assert plan.partial_bytes >= sum(part.nbytes for part in model.statistics_.values())
+    assert plan.partial_bytes >= sum(sums.nbytes for sums in model.statistics_.values())
 
 
 @every_method
-def test_bad_rows_that_are_skipped_change_nothing(name):
+def test_skipped_bad_rows_change_nothing(name):
     target = METHODS[name][1]
     columns = {"y": np.r_[target, target[:3]], "domain": np.r_[DOMAIN, DOMAIN[:3]]}
     model = fit(name, as_rows(np.vstack([X, np.full((3, D), np.nan)]), **columns).skip_bad_rows())
     assert model.skipped_rows_ == 3
-    assert_allclose(values(model), values(fit(name)), rtol=1e-7, atol=1e-8)
+    assert_allclose(values(model), expected_values(name), rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", STREAMED)
 def test_float32_rows_agree_to_their_precision(name):
-    model, wanted = fit(name, X.astype(np.float32)), fit(name)
+    model, expected = fit(name, X.astype(np.float32)), expected_values(name)
     assert getattr(model, "dtype_", "float32") == "float32"
-    assert_allclose(values(model), values(wanted), atol=1e-3 * np.abs(values(wanted)).max())
+    assert_allclose(values(model), expected, atol=1e-3 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
 @pytest.mark.parametrize("name", SUMMED)
-def test_parts_labelled_or_not_add_up_to_one_fit(name, weight):
+def test_partial_fits_of_labelled_and_unlabelled_rows_add_up_to_one_fit(name, weight):
     model, target = clone(METHODS[name][0]), METHODS[name][1]
-    for part in np.array_split(np.argsort(CODES == -1, kind="stable"), 3):  # the last has no label
+    for rows in np.array_split(np.argsort(CODES == -1, kind="stable"), 3):  # the last has no label
         classes = {"classes": [0, 1, 2]} if is_classifier(model) else {}
-        model.partial_fit(X[part], target[part], sample_weight=None if weight is None else weight[part], **classes)
-    points = {"landmarks": model.landmarks_, "n_landmarks": None} if "drawn" in name else {}
+        model.partial_fit(X[rows], target[rows], sample_weight=None if weight is None else weight[rows], **classes)
+    points = {"landmarks": model.landmarks_, "n_landmarks": None} if "sampled" in name else {}
     assert_allclose(values(model), values(fit(name, weight=weight, **points)), rtol=1e-7, atol=1e-8)
 
 
@@ -257,16 +250,16 @@ def test_a_refit_with_other_penalties_has_the_bits_of_a_fresh_fit(name):
 
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("name, alpha", FEWER)
-def test_fewer_landmarks_give_what_a_fit_with_them_gives(name, alpha, count):
+def test_fewer_landmarks_match_a_fit_with_them(name, alpha, count):
     fewer = fit(name, alpha=alpha).with_landmarks(count)
-    wanted = fit(name, alpha=alpha, landmarks=fewer.landmarks_, n_landmarks=None)
+    expected = fit(name, alpha=alpha, landmarks=fewer.landmarks_, n_landmarks=None)
     assert fewer.n_landmarks == count
     assert len(fewer.landmarks_) == (2 * count if "xnv" in name else count)
-    assert_allclose(values(fewer), values(wanted), rtol=1e-6, atol=1e-6)
+    assert_allclose(values(fewer), values(expected), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ROUNDS)
-def test_a_refit_solves_again_with_the_labels_of_the_last_round(name):
+def test_a_refit_uses_the_labels_of_the_last_round(name):
     model = fit(name)
     before = values(model)
     assert_allclose(values(model.refit()), before, atol=1e-10)
@@ -286,7 +279,7 @@ def test_no_label_and_labels_without_weight_are_refused(name):
             fit(name, weight=1.0 * (CODES == -1) if target is CODES or target is PARTLY else np.zeros(N))
 
 
-def test_what_transforms_predicts_nothing_and_what_is_exact_has_no_plan_no_parts_and_no_refit():
+def test_transforms_do_not_predict_and_exact_fits_have_no_plan_partial_fit_or_refit():
     for name in METHODS:
         model = fit(name)
         assert (
@@ -303,7 +296,7 @@ def test_what_transforms_predicts_nothing_and_what_is_exact_has_no_plan_no_parts
 
 
 @pytest.mark.parametrize("name", [name for name, (_, target) in METHODS.items() if target.dtype.kind == "f"])
-def test_a_column_of_targets_keeps_its_shape_and_several_are_each_as_if_alone(name):
+def test_predictions_have_the_shape_of_the_targets(name):
     flat, column = fit(name), fit(name, y=METHODS[name][1][:, None])
     assert flat.predict(X).shape == (N,)
     assert isinstance(flat.intercept_, float) or name.startswith("sssl")

@@ -1,4 +1,4 @@
-"""Frames and arrays of other libraries as X: Dask DataFrames stay lazy, what is no matrix is refused by its columns."""
+"""Frames and arrays of other libraries as X: Dask frames stay lazy, invalid frames are refused with their columns."""
 
 import sys
 import types
@@ -25,7 +25,7 @@ FRAME = pd.DataFrame(X, columns=list("abc")).assign(y=y, label=(y > 1).astype("i
 
 @pytest.fixture
 def stored(tmp_path):
-    """A lazy frame of four files, one of them without a row."""
+    """Return a function that reads a lazy frame of four files, one of them empty."""
     for i, (a, b) in enumerate([(0, 70), (70, 70), (70, 101), (101, N)]):
         FRAME.iloc[a:b].to_parquet(tmp_path / f"part-{i}.parquet")
     return lambda: dd.read_parquet(tmp_path)
@@ -35,15 +35,15 @@ def model(kind=KernelRidge):
     return kind("rbf", n_landmarks=12, random_state=0)
 
 
-def test_a_dask_frame_is_read_in_the_tasks_and_gives_the_model_of_its_values(stored):
+def test_a_dask_frame_gives_the_model_of_its_values(stored):
     frame = stored()
-    lazy, wanted = model().fit(frame[list("abc")], frame["y"]), model().fit(X, y)
+    lazy, expected = model().fit(frame[list("abc")], frame["y"]), model().fit(X, y)
     assert_array_equal(lazy.feature_names_in_, list("abc"))
     predicted = lazy.predict(frame[list("abc")])
     assert isinstance(predicted, da.Array)
-    assert_allclose(predicted.compute(), wanted.predict(X), atol=1e-9)
-    assert_allclose(lazy.predict(FRAME[list("abc")]), wanted.predict(X), atol=1e-9)  # its names are those
-    assert_allclose(lazy.score(frame[list("abc")], frame["y"]), wanted.score(X, y), atol=1e-9)
+    assert_allclose(predicted.compute(), expected.predict(X), atol=1e-9)
+    assert_allclose(lazy.predict(FRAME[list("abc")]), expected.predict(X), atol=1e-9)
+    assert_allclose(lazy.score(frame[list("abc")], frame["y"]), expected.score(X, y), atol=1e-9)
     classifier = model(KernelRidgeClassifier).fit(frame[list("abc")], frame["label"])
     assert_array_equal(
         classifier.predict(frame[list("abc")]).compute(), model(KernelRidgeClassifier).fit(X, FRAME["label"]).predict(X)
@@ -52,7 +52,7 @@ def test_a_dask_frame_is_read_in_the_tasks_and_gives_the_model_of_its_values(sto
     assert_allclose(mapped.take(np.arange(N)), (X - X.mean(0)) / X.std(0), atol=1e-9)
 
 
-def test_partitions_become_chunks_that_another_process_names_alike(stored):
+def test_the_fingerprint_of_a_frame_is_reproducible(stored):
     source = as_rows(stored()[list("abc")]).x
     assert isinstance(source, DaskSource)
     assert source.shape == (N, 3)
@@ -60,7 +60,7 @@ def test_partitions_become_chunks_that_another_process_names_alike(stored):
     assert source.fingerprint() != as_rows(stored()[["a", "b", "y"]]).x.fingerprint()
 
 
-def test_a_fit_to_a_dask_frame_is_gone_on_with(stored, tmp_path):
+def test_a_fit_to_a_dask_frame_can_be_resumed(stored, tmp_path):
     fits = []
     for resume in (False, True):
         with executing("threads", run=tmp_path / "run", resume=resume):
@@ -78,9 +78,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("choose, said", REFUSED.values(), ids=REFUSED)
-def test_a_frame_that_is_no_matrix_is_refused_by_its_columns(stored, choose, said):
-    with pytest.raises(DataError, match=said):
+@pytest.mark.parametrize("choose, message", REFUSED.values(), ids=REFUSED)
+def test_frames_that_are_no_matrix_are_refused_with_their_columns(stored, choose, message):
+    with pytest.raises(DataError, match=message):
         model().fit(choose(stored()), stored()["y"])
 
 
@@ -93,11 +93,11 @@ SHUFFLED = (
 
 def test_a_shuffled_frame_is_fitted_while_a_client_is_connected():
     frame = dd.from_pandas(FRAME[[*"abc", "y"]], npartitions=3)
-    wanted = KernelRidge("rbf", landmarks=X[:12]).fit(X, y).predict(X)
+    expected = KernelRidge("rbf", landmarks=X[:12]).fit(X, y).predict(X)
     with Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None):
         for shuffled in SHUFFLED:
             fitted = KernelRidge("rbf", landmarks=X[:12]).fit(shuffled(frame)[list("abc")], shuffled(frame)["y"])
-            assert_allclose(fitted.predict(FRAME[list("abc")]), wanted, atol=1e-8)
+            assert_allclose(fitted.predict(FRAME[list("abc")]), expected, atol=1e-8)
 
 
 def test_other_columns_than_those_of_the_fit_are_refused(stored):
@@ -106,7 +106,7 @@ def test_other_columns_than_those_of_the_fit_are_refused(stored):
         fitted.predict(stored()[list("acb")])
 
 
-def test_a_file_that_is_not_as_it_was_said_to_be_is_refused(stored, tmp_path):
+def test_a_partition_of_another_size_is_refused(stored, tmp_path):
     rows = as_rows(stored()[list("abc")])
     FRAME.iloc[:5].to_parquet(tmp_path / "part-0.parquet")
     with pytest.raises(DataError, match=r"partition 0: expected \(70, 3\) values.*found \(5, 3\)"):
@@ -115,7 +115,7 @@ def test_a_file_that_is_not_as_it_was_said_to_be_is_refused(stored, tmp_path):
 
 @dataclass
 class DataArray:
-    """As of xarray, where that is not installed."""
+    """Stand-in for the class of xarray, which need not be installed."""
 
     data: object
 
@@ -131,19 +131,12 @@ class DataArray:
 
 
 class Dataset(dict):
-    """As of xarray."""
+    """Stand-in for the class of xarray."""
 
 
-@pytest.fixture(params=["xarray", "a stand-in"])
-def xarray(request, monkeypatch):
-    if request.param == "xarray":
-        return pytest.importorskip("xarray")
-    made = types.SimpleNamespace(DataArray=DataArray, Dataset=Dataset)
-    monkeypatch.setitem(sys.modules, "xarray", made)
-    return made
-
-
-def test_an_xarray_is_what_it_holds(xarray):
+def test_xarray_input_is_read_as_its_array(monkeypatch):
+    xarray = types.SimpleNamespace(DataArray=DataArray, Dataset=Dataset)
+    monkeypatch.setitem(sys.modules, "xarray", xarray)
     lazy = xarray.DataArray(da.from_array(X, chunks=(60, 3)))
     fitted = model().fit(lazy, xarray.DataArray(y))
     assert_array_equal(fitted.dual_coef_, model().fit(da.from_array(X, chunks=(60, 3)), y).dual_coef_)

@@ -1,4 +1,4 @@
-"""Lazy predictions, scores and stores of predictions of Dask, zarr, corpus and Rows, and labels by name."""
+"""Predictions, scores and written predictions of lazy rows; labels by name."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,6 +7,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from kinds import fit_arguments
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, r2_score
@@ -37,20 +38,10 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 @pytest.fixture
 def build(tmp_path, make_corpus):
-    """Rows X with targets y and weights, as one of the kinds: what goes to `fit`, in its order."""
+    """Return what goes to `fit`: rows of a kind, and the columns that they do not carry."""
 
     def make(kind, X=X, y=y, weight=None, classes=()):
-        if kind.startswith("dask"):
-            chunks = {"rows": (40, D), "blocks": (29, 3)}[kind[5:]]
-            columns = [None if values is None else da.from_array(values, chunks=41) for values in (y, weight)]
-            return da.from_array(X, chunks=chunks), *columns
-        if kind.endswith("zarr"):
-            layout = {"chunks": (5, 2), "shards": (20, D)} if kind == "sharded zarr" else {"chunks": (16, D)}
-            return zarr.create_array(tmp_path / kind, overwrite=True, **layout, data=X), y, weight
-        columns = {name: values for name, values in (("y", y), ("weight", weight)) if values is not None}
-        if kind.startswith("corpus"):
-            return make_corpus(X, name=kind, classes=classes, **columns), None, None
-        return as_rows(X, y, weight=weight), None, None
+        return fit_arguments(kind, X, make_corpus, tmp_path, classes=classes, y=y, weight=weight)
 
     return make
 
@@ -61,25 +52,25 @@ def build(tmp_path, make_corpus):
     [(KernelRidgeClassifier, LABELS, (0, 1, 2)), (KernelRidge, LABELS, (0, 1, 2)), (KernelRidge, y, ())],
     ids=["classes", "numbers of classes", "numbers"],
 )
-def test_rows_of_a_corpus_without_a_label_are_left_out_of_a_supervised_fit(build, settings, kind, values, classes):
+def test_unlabelled_rows_of_a_corpus_are_ignored_by_a_supervised_fit(build, settings, kind, values, classes):
     partly = np.where(np.arange(N) < 50, -1 if classes else np.nan, values)
     model = kind(Gaussian(1.5), **settings).fit(*build("corpus", y=partly, classes=classes))
-    wanted = kind(Gaussian(1.5), **settings).fit(X[50:], values[50:])
-    assert_allclose(model.dual_coef_, wanted.dual_coef_, atol=1e-9)
+    expected = kind(Gaussian(1.5), **settings).fit(X[50:], values[50:])
+    assert_allclose(model.dual_coef_, expected.dual_coef_, atol=1e-9)
     if kind is KernelRidgeClassifier:
         assert_array_equal(model.classes_, [0, 1, 2])
 
 
 @pytest.mark.parametrize("kind", ["dask blocks", "sharded zarr", "rows"])
-def test_predictions_of_lazy_rows_are_lazy_and_those_of_numpy(build, kind):
+def test_predictions_of_lazy_rows_are_lazy_and_equal_those_of_numpy(build, kind):
     classifier = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
     rows, _, _ = build(kind)
     if kind == "rows":
         rows = as_rows(da.from_array(X, chunks=40))
-    values, wanted = classifier.decision_function(rows), classifier.decision_function(X)
+    values, expected = classifier.decision_function(rows), classifier.decision_function(X)
     assert isinstance(values, da.Array)
-    assert (values.shape, values.dtype) == (wanted.shape, wanted.dtype)
-    assert_allclose(values.compute(), wanted, atol=1e-12)
+    assert (values.shape, values.dtype) == (expected.shape, expected.dtype)
+    assert_allclose(values.compute(), expected, atol=1e-12)
     labels = classifier.predict(rows)
     assert isinstance(labels, da.Array)
     assert labels.dtype == classifier.classes_.dtype
@@ -88,7 +79,7 @@ def test_predictions_of_lazy_rows_are_lazy_and_those_of_numpy(build, kind):
 
 
 @pytest.mark.parametrize("model", [Ridge(2.0), KernelRidge(Gaussian(1.5), landmarks=Z, fit_intercept=True)])
-def test_nothing_is_computed_before_it_is_asked_for(model):
+def test_predictions_are_computed_on_demand(model):
     def refuse(block):
         raise AssertionError("computed")
 
@@ -110,7 +101,7 @@ def test_another_number_of_features_is_refused_before_any_work(build, kind, tmp_
 
 
 @pytest.mark.parametrize("kind", ["dask rows", "corpus"])
-def test_rows_that_are_not_finite_are_not_predicted(build, kind):
+def test_rows_that_are_not_finite_are_refused(build, kind):
     bad = X.copy()
     bad[77, 1] = np.nan
     rows, _, _ = build(kind, X=bad)
@@ -120,12 +111,12 @@ def test_rows_that_are_not_finite_are_not_predicted(build, kind):
 
 
 @pytest.mark.parametrize("kind", ["dask rows", "corpus"])
-def test_accuracy_of_lazy_rows_is_that_of_scikit_learn(build, kind):
+def test_accuracy_of_lazy_rows_matches_scikit_learn(build, kind):
     model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
-    wanted = accuracy_score(LABELS, model.predict(X))
+    expected = accuracy_score(LABELS, model.predict(X))
     rows, labels, _ = build(kind, y=LABELS, classes=(0, 1, 2))
-    assert model.score(rows, labels) == pytest.approx(wanted, abs=1e-12)
-    assert model.score(rows, LABELS) == pytest.approx(wanted, abs=1e-12)
+    assert model.score(rows, labels) == pytest.approx(expected, abs=1e-12)
+    assert model.score(rows, LABELS) == pytest.approx(expected, abs=1e-12)
     weighted = accuracy_score(LABELS, model.predict(X), sample_weight=WEIGHT)
     assert model.score(rows, LABELS, WEIGHT) == pytest.approx(weighted, abs=1e-12)
 
@@ -139,7 +130,7 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("kind, name", [*zip(["dask rows", "zarr", "corpus", "rows"], TARGETS, strict=True)])
-def test_r2_of_lazy_rows_is_that_of_scikit_learn(build, kind, name):
+def test_r2_of_lazy_rows_matches_scikit_learn(build, kind, name):
     target, tolerance = TARGETS[name]
     model = Ridge(2.0).fit(X, target)
     rows, labels, _ = build(kind, y=target if target.ndim == 1 else None)
@@ -149,7 +140,7 @@ def test_r2_of_lazy_rows_is_that_of_scikit_learn(build, kind, name):
     assert model.score(rows, target, WEIGHT) == pytest.approx(weighted, abs=tolerance)
 
 
-def test_rows_without_a_label_are_left_out_of_the_score(build):
+def test_unlabelled_rows_are_ignored_by_the_score(build):
     codes = np.where(np.arange(N) < 50, -1, LABELS)
     corpus, _, _ = build("corpus", y=codes, classes=(0, 1, 2))
     model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
@@ -157,19 +148,19 @@ def test_rows_without_a_label_are_left_out_of_the_score(build):
 
 
 @pytest.mark.parametrize("classes", [("b", "c"), ("c", "b", "a"), ("a", "b", "c")], ids=["fewer", "reversed", "same"])
-def test_labels_of_a_corpus_are_met_by_name_when_scored(make_corpus, classes):
+def test_scores_match_the_labels_of_a_corpus_by_name(make_corpus, classes):
     names = np.array(["a", "b", "c"])[LABELS]
     model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, names)
     keep = np.isin(names, classes)
     codes = np.array([classes.index(name) for name in names[keep]])
     corpus = make_corpus(X[keep], y=codes, classes=classes)
     total = model.score_totals(corpus)["confusion"]
-    wanted = np.zeros((3, 3))
-    np.add.at(wanted, (LABELS[keep], np.searchsorted(model.classes_, model.predict(X[keep]))), 1)
-    assert_array_equal(total, wanted)
+    expected = np.zeros((3, 3))
+    np.add.at(expected, (LABELS[keep], np.searchsorted(model.classes_, model.predict(X[keep]))), 1)
+    assert_array_equal(total, expected)
 
 
-def test_a_label_that_the_model_does_not_know_is_named(make_corpus):
+def test_a_label_unknown_to_the_model_is_named(make_corpus):
     model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, np.array(["a", "b", "c"])[LABELS])
     corpus = make_corpus(X, y=LABELS, classes=("a", "b", "zebra"))
     with pytest.raises(DataError, match="zebra"):
@@ -183,7 +174,7 @@ def test_a_score_without_labels_is_refused(build):
 
 
 @pytest.mark.parametrize("kind", ["corpus", "sharded zarr"])
-def test_predictions_written_are_those_of_predict(build, kind, tmp_path):
+def test_written_predictions_equal_those_of_predict(build, kind, tmp_path):
     rows, _, _ = build(kind)
     for name, model, target in (
         ("flat", KernelRidge(Gaussian(1.5), landmarks=Z), y),
@@ -198,7 +189,7 @@ def test_predictions_written_are_those_of_predict(build, kind, tmp_path):
     assert_allclose(written["decision"][...], model.decision_function(X), atol=1e-12)
 
 
-def test_a_last_chunk_of_any_size_and_steps_of_joined_chunks_are_written_whole(make_corpus, tmp_path):
+def test_predictions_of_any_number_of_rows_are_written(make_corpus, tmp_path):
     model = Ridge().fit(X[:, :1], y)
     for n in (1, 30, 61, 127, 129, 241):
         rows = rng.normal(size=(n, 1))  # 1,024 bytes a step: 128 rows
@@ -207,7 +198,7 @@ def test_a_last_chunk_of_any_size_and_steps_of_joined_chunks_are_written_whole(m
 
 
 @pytest.mark.parametrize("std", [False, True])
-def test_a_failure_leaves_nothing_and_what_was_there_stays(build, tmp_path, std):
+def test_a_failed_write_leaves_the_existing_store(build, tmp_path, std):
     corpus, _, _ = build("corpus")
     model = KernelRidge(Gaussian(1.5), landmarks=Z).fit(X, y)
     model.predict_to(corpus, tmp_path / "out", std=std)
@@ -226,7 +217,7 @@ def test_a_failure_leaves_nothing_and_what_was_there_stays(build, tmp_path, std)
         assert_allclose(zarr.open_group(tmp_path / "out")["std"][...], deviations, rtol=1e-12)
 
 
-def test_what_is_there_is_replaced_only_when_asked(build, tmp_path):
+def test_an_existing_store_is_replaced_with_overwrite(build, tmp_path):
     corpus, _, _ = build("corpus")
     first, second = Ridge(1.0).fit(X, y), Ridge(100.0).fit(X, y)
     first.predict_to(corpus, tmp_path / "out")
@@ -237,7 +228,7 @@ def test_what_is_there_is_replaced_only_when_asked(build, tmp_path):
     assert_allclose(zarr.open_group(tmp_path / "out")["prediction"][...], second.predict(X), atol=1e-12)
 
 
-def test_overwriting_spares_what_is_not_a_prediction_store(build, tmp_path):
+def test_overwrite_refuses_other_directories(build, tmp_path):
     corpus, _, _ = build("corpus")
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").write_text("years of work")
@@ -255,7 +246,7 @@ def test_chunks_of_unequal_size_are_refused_before_any_work(tmp_path):
 
 @dataclass(frozen=True)
 class Failing(SameWidth):
-    """Rows as they are, until they can no longer be read."""
+    """Unchanged rows, until reading them fails."""
 
     calls: list[int]
     limit: float = np.inf
@@ -281,7 +272,7 @@ class Failing(SameWidth):
     ],
     ids=["sub-sample", "factors of the core", "logistic", "search"],
 )
-def test_an_error_of_the_rows_in_the_middle_of_a_fit_arrives_as_itself(model, share):
+def test_an_error_while_rows_are_read_is_raised_unchanged(model, share):
     targets, whole = LABELS if isinstance(model, KernelLogisticClassifier) else y, []
     with executing("serial"):
         clone(model).fit(as_rows(X, targets).map(Failing(whole)))

@@ -1,4 +1,4 @@
-"""JDA: its dense form, every kind of input and executor, classifiers behind it, and what it refuses."""
+"""JDA: its dense form, pipelines, and invalid arguments."""
 
 import itertools
 
@@ -7,6 +7,7 @@ import pytest
 import reference
 import reference_alignment as dense
 from numpy.testing import assert_allclose, assert_array_equal
+from reference_domains import up_to_sign
 from sklearn.pipeline import make_pipeline
 
 from bigkernel import JDA, Gaussian, KernelRidgeClassifier
@@ -25,15 +26,11 @@ GIVEN = {"kernel": Gaussian(SIGMA), "n_components": S, "alpha": 0.5, "label_alph
 pytestmark = pytest.mark.usefixtures("small_steps")
 
 
-def up_to_sign(Z, other):
-    return Z * np.sign((Z * other).sum(axis=0))
-
-
 @pytest.mark.parametrize("rounds", [0, 1, 4])
-def test_components_of_every_row_a_landmark_are_those_of_the_dense_form(rounds):
+def test_components_match_the_dense_form(rounds):
     model = JDA(**GIVEN, n_rounds=rounds).fit(X[ORDER], Y[ORDER])
     done = len(model.rounds_)
-    # a round in which no label changes is not solved again: the labels are the same
+    # rounds end when no label changes
     values, Z, labels = dense.joint_adaptation(K, Y[:N_S], S, 0.5, 0.3, rounds)
     changed = [1.0, *(np.mean(a != b) for a, b in itertools.pairwise(labels))]
     assert_allclose([entry["changed"] for entry in model.rounds_], changed[:done])
@@ -42,39 +39,39 @@ def test_components_of_every_row_a_landmark_are_those_of_the_dense_form(rounds):
     assert_allclose(up_to_sign(model.transform(X), Z), Z, atol=1e-8 * np.abs(Z).max())
 
 
-def test_without_rounds_only_the_domains_meet():
+def test_without_rounds_the_means_of_the_domains_are_equal():
     model = JDA(**GIVEN, n_rounds=0).fit(X, Y)
     Z = model.transform(X)
-    apart = np.linalg.norm(Z[:N_S].mean(axis=0) - Z[N_S:].mean(axis=0))
+    distance = np.linalg.norm(Z[:N_S].mean(axis=0) - Z[N_S:].mean(axis=0))
     assert model.rounds_ == []
     assert model.pseudo_labels_ is None
-    assert apart < 0.05 * np.linalg.norm(Z.std(axis=0))
+    assert distance < 0.05 * np.linalg.norm(Z.std(axis=0))
     assert_allclose(Z.mean(axis=0), 0, atol=1e-9)
 
 
-def test_a_pipeline_streams_a_corpus_through_it(make_corpus):
+def test_a_pipeline_fits_a_corpus(make_corpus):
     corpus = make_corpus(X[ORDER], classes=(0, 1, 2), y=Y[ORDER])
     steps = JDA(**GIVEN), KernelRidgeClassifier("linear", alpha=0.1, landmarks=np.eye(S))
     streamed = make_pipeline(*steps).fit(corpus)
     assert_array_equal(streamed.classes_, [0, 1, 2])
     Z = JDA(**GIVEN).fit(X, Y).transform(X)
-    wanted = KernelRidgeClassifier("linear", alpha=0.1, landmarks=np.eye(S)).fit(Z[:N_S], Y[:N_S])
-    assert_array_equal(streamed.predict(corpus).compute(), wanted.predict(Z[ORDER]))
+    expected = KernelRidgeClassifier("linear", alpha=0.1, landmarks=np.eye(S)).fit(Z[:N_S], Y[:N_S])
+    assert_array_equal(streamed.predict(corpus).compute(), expected.predict(Z[ORDER]))
 
 
-def test_random_features_serve_in_place_of_landmarks():
+def test_random_features_can_replace_landmarks():
     settings = {"n_landmarks": 500, "landmarks": "fourier", "random_state": 0, "n_rounds": 0}
     model = JDA(**{**GIVEN, "n_components": 2}, **settings).fit(X, Y)
-    wanted = JDA(**{**GIVEN, "n_components": 2}, n_rounds=0).fit(X, Y)
-    assert_allclose(model.eigenvalues_, wanted.eigenvalues_, rtol=0.2)
+    expected = JDA(**{**GIVEN, "n_components": 2}, n_rounds=0).fit(X, Y)
+    assert_allclose(model.eigenvalues_, expected.eigenvalues_, rtol=0.2)
 
 
 @pytest.mark.parametrize(("name", "value"), [("alpha", 0.0), ("label_alpha", -1.0)])
-def test_a_penalty_that_is_none_is_refused(name, value):
+def test_invalid_penalties_are_refused(name, value):
     with pytest.raises(ConfigError, match="alpha: expected"):
         JDA(**{**GIVEN, name: value}).fit(X, Y)
 
 
-def test_rows_that_do_not_differ_have_no_component():
+def test_constant_rows_are_refused():
     with pytest.raises(DataError, match="found no component, as the rows do not differ"):
         JDA(**GIVEN, landmarks=np.ones((3, D))).fit(np.ones_like(X), Y)

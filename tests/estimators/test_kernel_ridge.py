@@ -1,4 +1,4 @@
-"""KernelRidge and its classifier: the dense oracles, scikit-learn's own, settings refused by name, and more rows."""
+"""KernelRidge and its classifier: dense oracles, scikit-learn, invalid arguments, partial fits and plans."""
 
 from contextlib import nullcontext
 
@@ -6,7 +6,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import reference
-from kernel_cases import KERNELS, legitimate
+from kernel_cases import KERNELS, ignore_rank_warnings
 from numpy.testing import assert_allclose, assert_array_equal
 from probes import Touch
 from sklearn.base import clone
@@ -16,6 +16,7 @@ from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Linear, Line
 from bigkernel.engine.rows import ZarrSource
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLargeError, RankDeficiencyWarning
 from bigkernel.estimators import checks
+from bigkernel.models.persistence import load_model, save_model
 
 rng = np.random.default_rng(20120626)
 N, D, C, M = 120, 4, 3, 15
@@ -31,7 +32,7 @@ FAST = {"kernel": Gaussian(1.4), "alpha": 0.5, "random_state": 0}
 
 
 def negative_part(kernel):
-    """The warning that a kernel which is not positive is to give."""
+    """Expect the warning of a kernel that is not positive definite."""
     if kernel.positive:
         return nullcontext()
     return pytest.warns(RankDeficiencyWarning, match=r"^sigmoid kernel: .*negative eigenvalues \(\d+\.\d% of")
@@ -39,34 +40,34 @@ def negative_part(kernel):
 
 @every_kernel
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_exact_form_solves_the_dense_system_bordered_for_an_intercept(kernel, fit_intercept):
+def test_exact_fits_solve_the_dense_system(kernel, fit_intercept):
     oracle = reference.of_kernel(kernel)
     with negative_part(kernel):
         model = KernelRidge(kernel, alpha=0.5, fit_intercept=fit_intercept).fit(X, Y + 7)
     K = oracle(X, X)
-    if not kernel.positive:  # its positive part: every row is a landmark
+    if not kernel.positive:  # its positive part, with every row a landmark
         dual, intercept = reference.nystrom_krr(K, K, Y + 7, 0.5, fit_intercept)
     elif fit_intercept:
         dual, intercept = reference.krr_exact_intercept(K, Y + 7, 0.5)
     else:
         dual, intercept = reference.krr_exact(K, Y + 7, 0.5), 0
-        # the distance of a row to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
+        # the distance of a row to itself is 1e-16 by rounding, and Matérn 1/2 takes its square root
         assert_allclose(model.dual_coef_, dual, atol=1e-7)
     assert_allclose(model.predict(NEW), oracle(NEW, X) @ dual + intercept, atol=1e-7)
     assert_allclose(model.intercept_, intercept, atol=1e-7)
 
 
-def test_the_exact_form_refuses_a_matrix_larger_than_memory(monkeypatch):
+def test_an_exact_fit_refuses_a_matrix_larger_than_memory(monkeypatch):
     monkeypatch.setattr(checks, "EXACT_BYTES", 8 * N * N - 1)
     with pytest.raises(PlanTooLargeError, match=r"120×120.*n_landmarks"):
         KernelRidge().fit(X, y)
 
 
-@legitimate
+@ignore_rank_warnings
 @every_kernel
-def test_landmark_form_solves_the_dense_normal_equations(kernel, small_steps):
+def test_fits_with_landmarks_solve_the_dense_normal_equations(kernel, small_steps):
     oracle = reference.of_kernel(kernel)
-    model = KernelRidge(kernel, alpha=0.5, landmarks=Z).fit(X, Y)
+    model = KernelRidge(kernel, alpha=0.5, landmarks=Z, fit_intercept=False).fit(X, Y)
     coef, _ = reference.nystrom_krr(oracle(X, Z), oracle(Z, Z), Y, 0.5)
     assert_allclose(model.predict(NEW), oracle(NEW, Z) @ coef, atol=1e-8)
     assert model.dual_coef_.shape == (M, C)
@@ -74,7 +75,7 @@ def test_landmark_form_solves_the_dense_normal_equations(kernel, small_steps):
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_landmark_form_with_weights_and_intercept(weight, fit_intercept, small_steps):
+def test_fits_with_landmarks_weights_and_intercept_match_the_dense_form(weight, fit_intercept, small_steps):
     model = KernelRidge(Gaussian(1.4), alpha=0.5, landmarks=Z, fit_intercept=fit_intercept).fit(X, Y + 3, weight)
     B, core = reference.gaussian(X, Z, 1.4), reference.gaussian(Z, Z, 1.4)
     coef, intercept = reference.nystrom_krr(B, core, Y + 3, 0.5, fit_intercept, weight)
@@ -84,22 +85,22 @@ def test_landmark_form_with_weights_and_intercept(weight, fit_intercept, small_s
     assert_allclose(model.training_mse_, np.average(residual**2, axis=0, weights=weight), atol=1e-8)
 
 
-@legitimate
+@ignore_rank_warnings
 @pytest.mark.parametrize("n_landmarks", [None, M])
 @pytest.mark.parametrize("fit_intercept, weight", [(False, WEIGHT), (True, None)])
 @pytest.mark.parametrize("kernel", [Gaussian(1.4), Sigmoid(0.05, 0.2)], ids=["gaussian", "sigmoid"])
-def test_training_error_is_the_mean_squared_error_of_scikit_learn(kernel, weight, fit_intercept, n_landmarks):
+def test_training_error_matches_the_mean_squared_error_of_scikit_learn(kernel, weight, fit_intercept, n_landmarks):
     settings = {"landmarks": Z} if n_landmarks else {}
     model = KernelRidge(kernel, alpha=0.5, fit_intercept=fit_intercept, **settings).fit(X, Y + 3, weight)
-    wanted = mean_squared_error(Y + 3, model.predict(X), sample_weight=weight, multioutput="raw_values")
-    assert_allclose(model.training_mse_, wanted, rtol=1e-8)
+    expected = mean_squared_error(Y + 3, model.predict(X), sample_weight=weight, multioutput="raw_values")
+    assert_allclose(model.training_mse_, expected, rtol=1e-8)
     if weight is None:
         assert_allclose(model.training_mse_, ((Y + 3 - model.predict(X)) ** 2).mean(axis=0), rtol=1e-8)
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_the_exact_form_drops_the_negative_part_of_a_sigmoid_and_says_how_much(fit_intercept, weight):
+def test_exact_fits_drop_the_negative_eigenvalues_of_a_sigmoid_and_warn(fit_intercept, weight):
     kernel, K = Sigmoid(1.0, -0.5), reference.sigmoid(X, X, 1.0, -0.5)
     values = np.linalg.eigvalsh(K)
     share = 100 * -values[values < 0].sum() / np.abs(values).sum()
@@ -114,7 +115,7 @@ def test_the_exact_form_drops_the_negative_part_of_a_sigmoid_and_says_how_much(f
 
 def test_a_sigmoid_that_is_positive_on_the_rows_is_solved_without_a_warning():
     rows, target = np.eye(4), np.arange(4.0)
-    model = KernelRidge(Sigmoid(1.0, 0.1), alpha=0.5).fit(rows, target)
+    model = KernelRidge(Sigmoid(1.0, 0.1), alpha=0.5, fit_intercept=False).fit(rows, target)
     K = reference.sigmoid(rows, rows, 1.0, 0.1)
     assert np.linalg.eigvalsh(K)[0] > 0.1
     assert_allclose(model.dual_coef_, reference.krr_exact(K, target, 0.5)[:, 0], atol=1e-12)
@@ -129,13 +130,15 @@ def test_a_sigmoid_that_is_positive_on_the_rows_is_solved_without_a_warning():
         ("float64", np.float32, "float64"),
     ],
 )
-def test_dtype_is_that_of_the_rows_unless_asked_and_gives_its_precision(dtype, rows, expected):
-    model = KernelRidge(Gaussian(1.4), alpha=0.5, landmarks=Z, dtype=dtype).fit(X.astype(rows), Y)
+def test_the_dtype_is_that_of_the_rows_unless_given(dtype, rows, expected):
+    model = KernelRidge(Gaussian(1.4), alpha=0.5, landmarks=Z, dtype=dtype, fit_intercept=False).fit(X.astype(rows), Y)
     coef, _ = reference.nystrom_krr(reference.gaussian(X, Z, 1.4), reference.gaussian(Z, Z, 1.4), Y, 0.5)
-    wanted = reference.gaussian(NEW, Z, 1.4) @ coef
+    predictions = reference.gaussian(NEW, Z, 1.4) @ coef
     assert model.dtype_ == expected
     assert_allclose(
-        model.predict(NEW.astype(rows)), wanted, atol=1e-9 if expected == "float64" and rows == np.float64 else 2e-3
+        model.predict(NEW.astype(rows)),
+        predictions,
+        atol=1e-9 if expected == "float64" and rows == np.float64 else 2e-3,
     )
 
 
@@ -150,22 +153,22 @@ FORMS_WITHOUT_A_PENALTY = {
 }
 
 
-@legitimate
+@ignore_rank_warnings
 @pytest.mark.parametrize("fit_intercept, weight", [(False, None), (True, WEIGHT)])
 @pytest.mark.parametrize("make", FORMS_WITHOUT_A_PENALTY.values(), ids=FORMS_WITHOUT_A_PENALTY)
 def test_without_a_penalty_every_linear_form_is_the_least_norm_solution(make, weight, fit_intercept):
     dependent = np.column_stack([X[:, :2], X[:, 0] - X[:, 1], np.zeros(N)])  # rank 2 of 4
-    for rows in (dependent, dependent[:2], X[:3]):  # and fewer rows than columns
+    for rows in (dependent, dependent[:2], X[:3]):  # the last two have fewer rows than columns
         n = len(rows)
-        part = None if weight is None else weight[:n]
-        coef, intercept = reference.ridge(rows, Y[:n], 0.0, fit_intercept, part)
-        model = make(fit_intercept).fit(rows, Y[:n], part)
+        some_weights = None if weight is None else weight[:n]
+        coef, intercept = reference.ridge(rows, Y[:n], 0.0, fit_intercept, some_weights)
+        model = make(fit_intercept).fit(rows, Y[:n], some_weights)
         assert_allclose(model.predict(NEW), NEW @ coef + intercept, atol=1e-7)
 
 
 @pytest.mark.parametrize("form", [{}, {"landmarks": X[:20]}, {"landmarks": X[:26]}], ids=["exact", "same", "more"])
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_without_a_penalty_rows_are_met_exactly_by_the_least_norm_solution(form, fit_intercept):
+def test_without_a_penalty_targets_are_interpolated_with_least_norm(form, fit_intercept):
     rows, target = X[:20], Y[:20]
     model = KernelRidge(Gaussian(0.8), alpha=0, fit_intercept=fit_intercept, **form).fit(rows, target)
     points = form.get("landmarks", rows)
@@ -175,7 +178,7 @@ def test_without_a_penalty_rows_are_met_exactly_by_the_least_norm_solution(form,
     assert_allclose(model.predict(NEW), reference.gaussian(NEW, points, 0.8) @ coef + intercept, atol=1e-6)
 
 
-def test_a_seed_fixes_the_draw_and_another_changes_it():
+def test_the_seed_determines_the_landmarks():
     first, again, other = (KernelRidge(n_landmarks=M, random_state=seed).fit(X, y) for seed in (1, 1, 2))
     assert_array_equal(first.landmarks_, again.landmarks_)
     assert_array_equal(first.dual_coef_, again.dual_coef_)
@@ -201,7 +204,7 @@ def test_classifier_is_ridge_on_one_hot_targets(labels, n_landmarks):
 
 
 @pytest.mark.parametrize("n_landmarks", [None, 5])
-def test_a_class_of_a_corpus_that_no_row_has_has_the_value_0(make_corpus, n_landmarks):
+def test_a_class_without_rows_has_the_value_0(make_corpus, n_landmarks):
     corpus = make_corpus(X, y=LABELS % 2, classes=(0, 1, 2))
     model = KernelRidgeClassifier(Gaussian(1.4), n_landmarks=n_landmarks, random_state=0).fit(corpus)
     assert_array_equal(model.classes_, [0, 1, 2])
@@ -234,7 +237,7 @@ REFUSED = {
     "sigma too small by far": (ConfigError, "sigma above 0", {"kernel": Gaussian(1e-200)}),
     "length of Matern 0": (ConfigError, "length_scale above 0", {"kernel": Matern(0.0)}),
     "one sigma too few": (ConfigError, r"shape \(4,\)", {"kernel": Gaussian(np.ones(3))}),
-    "landmarks by an unknown name": (ConfigError, "landmarks.*k-means.*corners", {"landmarks": "corners"}),
+    "unknown landmarks": (ConfigError, "rpcholesky.*orthogonal-fourier.*'corners'", {"landmarks": "corners"}),
     "landmarks of other width": (DataError, r"\(m, 4\)", {"landmarks": np.ones((5, 3))}),
     "landmarks with NaN": (DataError, "landmarks: row 0", {"landmarks": np.full((5, 4), np.nan)}),
     "landmarks not as many": (DataError, "landmarks passed, 5", {"landmarks": Z[:5], "n_landmarks": 6}),
@@ -265,14 +268,14 @@ REFUSED = {
 
 @pytest.mark.parametrize("n_landmarks", [5, None], ids=["landmarks", "exact"])
 @pytest.mark.parametrize("kind, message, arguments", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_fitted_is_refused_by_name(kind, message, arguments, n_landmarks):
+def test_invalid_settings_and_data_are_refused(kind, message, arguments, n_landmarks):
     with pytest.raises(kind, match=message) as caught:
         _fit(**{"n_landmarks": n_landmarks, **arguments})
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, BigKernelError)
 
 
-def test_a_fit_leaves_the_kernel_that_was_given_as_it_was():
+def test_a_fit_does_not_change_the_given_kernel():
     kernel = Gaussian()
     model = KernelRidge(kernel, n_landmarks=M, random_state=0).fit(X, y)
     assert kernel.sigma == "scale"
@@ -293,7 +296,7 @@ def test_refit_without_an_intercept_or_with_one_equals_a_fresh_fit(before, targe
 
 
 @pytest.mark.parametrize("text", [False, True], ids=["integers", "text"])
-def test_classes_name_the_labels_that_the_first_corpus_lacks(make_corpus, text):
+def test_classes_may_name_labels_that_the_first_corpus_lacks(make_corpus, text):
     names = np.array(["a", "b", "c"]) if text else np.arange(3)
     early = make_corpus(X[LABELS < 2], name="early", y=LABELS[LABELS < 2], classes=tuple(names[:2].tolist()))
     late = make_corpus(X[LABELS > 0], name="late", y=LABELS[LABELS > 0] - text, classes=tuple(names[1:].tolist()))
@@ -305,7 +308,7 @@ def test_classes_name_the_labels_that_the_first_corpus_lacks(make_corpus, text):
     assert_allclose(model.decision_function(NEW), whole.decision_function(NEW), atol=1e-10)
 
 
-def test_rows_of_another_label_or_number_of_targets_are_refused_later():
+def test_partial_fit_refuses_new_labels_and_other_shapes():
     model = KernelRidgeClassifier(**FAST, n_landmarks=M).partial_fit(X, LABELS)
     with pytest.raises(DataError, match="label"):
         model.partial_fit(X, LABELS + 1)
@@ -315,7 +318,7 @@ def test_rows_of_another_label_or_number_of_targets_are_refused_later():
         KernelRidge(**FAST, n_landmarks=M).partial_fit(X, Y).partial_fit(X, Y[:, :2])
 
 
-def test_a_refused_part_leaves_the_model_as_it_was():
+def test_a_failed_partial_fit_does_not_change_the_model():
     model = KernelRidge(**FAST, n_landmarks=M).partial_fit(X, y)
     before = model.predict(NEW)
     with pytest.raises(ValueError, match="NaN"):
@@ -324,9 +327,7 @@ def test_a_refused_part_leaves_the_model_as_it_was():
     assert model.statistics_["rows"].sum() == N
 
 
-def test_plan_of_a_corpus_reads_at_most_its_first_step_and_is_what_the_sweep_does(
-    make_corpus, small_steps, monkeypatch, tmp_path
-):
+def test_planning_reads_one_step_and_matches_the_sweep(make_corpus, small_steps, monkeypatch, tmp_path):
     corpus = make_corpus(X, y=Y[:, 0])
     model = KernelRidge(**FAST, n_landmarks=M)
     touch = Touch(str(tmp_path / "read"))
@@ -348,10 +349,46 @@ def test_plan_of_a_corpus_reads_at_most_its_first_step_and_is_what_the_sweep_doe
 
 
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
-def test_plan_announces_the_memory_of_the_dtype_that_the_fit_takes(make_corpus):
+def test_the_plan_bounds_the_memory_of_the_chosen_dtype(make_corpus):
     corpus = make_corpus(rng.integers(0, 255, (N, D), dtype=np.uint8), y=y)
     model = KernelRidge(Gaussian(0.001), n_landmarks=M, random_state=0)
     planned = model.plan(corpus)
     model.fit(corpus)
     assert model.dtype_ == "float64"  # single precision cannot resolve this bandwidth
     assert planned.task_bytes >= model.sweep_["task_bytes"]
+
+
+def test_fewer_landmarks_are_nested_random_subsets():
+    line = np.linspace(0, 1, 400)[:, None]  # landmarks are in the order of the rows
+    whole = KernelRidge(Gaussian(0.005), 0.1, n_landmarks=100, random_state=0).fit(line, np.sin(9 * line[:, 0]))
+    few, fewer = whole.with_landmarks(40).landmarks_, whole.with_landmarks(20).landmarks_
+    assert set(fewer.ravel()) < set(few.ravel()) < set(whole.landmarks_.ravel())
+    assert fewer.min() < 0.15
+    assert fewer.max() > 0.85
+
+
+def test_fewer_landmarks_share_no_state_with_the_first_model():
+    whole = KernelRidge(**FAST, n_landmarks=M).fit(X, Y)
+    before, statistics = whole.predict(NEW), {name: values.copy() for name, values in whole.statistics_.items()}
+    fewer = whole.with_landmarks(M)
+    fewer.set_params(alpha=5.0).refit()
+    fewer.partial_fit(NEW, np.ones((len(NEW), C)))
+    assert_array_equal(whole.predict(NEW), before)
+    assert all((whole.statistics_[name] == values).all() for name, values in statistics.items())
+    assert whole.alpha == FAST["alpha"]
+
+
+def test_fewer_landmarks_can_be_fitted_further_and_saved(tmp_path):
+    fewer = KernelRidge(**FAST, n_landmarks=M).fit(X, Y).with_landmarks(9).partial_fit(NEW, np.ones((len(NEW), C)))
+    joined = KernelRidge(**FAST, landmarks=fewer.landmarks_)
+    joined.fit(np.vstack([X, NEW]), np.vstack([Y, np.ones((len(NEW), C))]))
+    assert_allclose(fewer.predict(NEW), joined.predict(NEW), rtol=1e-8, atol=1e-9)
+    save_model(fewer, tmp_path / "model")
+    assert_array_equal(load_model(tmp_path / "model").predict(NEW), fewer.predict(NEW))
+
+
+@pytest.mark.parametrize("count, n_landmarks", [(0, M), (-3, M), (M + 1, M), (3, None)])
+def test_invalid_numbers_of_fewer_landmarks_are_refused(count, n_landmarks):
+    message = f"from 1 to the {M} landmarks of the fit, found {count}" if n_landmarks else "keeps no statistics"
+    with pytest.raises(ConfigError, match=message):
+        KernelRidge(**FAST, n_landmarks=n_landmarks).fit(X, Y).with_landmarks(count)

@@ -1,13 +1,10 @@
-"""Linear fits that moments spoil are right by a QR factorisation of the rows: against 45 digits."""
-
-import decimal
-import warnings
-from decimal import Decimal
+"""Linear fits that are inaccurate from moments are solved by QR of the rows: against 45 digits."""
 
 import dask
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from rounding import catch_warnings_of, precise_ridge
 from scipy import sparse
 
 from bigkernel import (
@@ -22,41 +19,15 @@ from bigkernel import (
     write_corpus,
 )
 from bigkernel.errors import AccuracyWarning
+from bigkernel.estimators import precision
 
 rng = np.random.default_rng(5)
 N, D = 120, 4
 UNITS = np.array([1.0, 30.0, 1e-3, 1.0])
 
 
-def exact(values):
-    return np.array([Decimal(float(value)) for value in np.ravel(values)], object).reshape(np.shape(values))
-
-
-def in_45_digits(rows, targets, alpha=0.0, *, intercept=True, weight=None):
-    """Fitted values of ridge by Gram-Schmidt of [X; √α I] with the largest column first, in decimal numbers."""
-    with decimal.localcontext() as context:
-        context.prec = 45
-        X, Y = exact(rows), exact(targets.reshape(len(rows), -1))
-        w = exact(np.ones(len(rows)) if weight is None else weight)[:, None]
-        mean, level = ((w * values).sum(axis=0) / w.sum() * int(intercept) for values in (X, Y))
-        root = np.array([[value.sqrt()] for (value,) in w], object)
-        d = X.shape[1]
-        tall = np.vstack([root * (X - mean), exact(np.eye(d)) * Decimal(alpha).sqrt()])
-        wanted = np.vstack([root * (Y - level), exact(np.zeros((d, Y.shape[1])))])
-        fitted, scale = wanted * 0, np.maximum((tall**2).sum(axis=0), Decimal("1e-200"))
-        for _ in range(d):
-            lengths = (tall**2).sum(axis=0) / scale
-            j = int(np.argmax(lengths))
-            if lengths[j] < Decimal("1e-60"):
-                break
-            q = tall[:, j] / (tall[:, j] ** 2).sum().sqrt()
-            fitted += np.outer(q, q @ wanted)
-            tall = tall - np.outer(q, q @ tall)
-        return (fitted[: len(rows)] / root + level).astype(float).reshape(targets.shape)
-
-
 def table(condition, offset, dtype="f8", seed=3):
-    """Rows of columns that depend on each other but for 1/condition, far from zero, and two targets that see it."""
+    """Return nearly dependent columns with an offset, and two targets that vary along the smallest direction."""
     g = np.random.default_rng(seed)
     U = np.linalg.qr(g.normal(size=(N, D)))[0] * N**0.5
     V = np.linalg.qr(g.normal(size=(D, D)))[0]
@@ -64,14 +35,14 @@ def table(condition, offset, dtype="f8", seed=3):
     return X, np.column_stack([U.sum(axis=1), np.sin(U[:, 0]) + U[:, 3]]) + 0.3 * g.normal(size=(N, 2)) + 4
 
 
-def distance(found, wanted):
-    return np.linalg.norm(found - wanted) / np.linalg.norm(wanted - wanted.mean(axis=0))
+def distance(actual, expected):
+    return np.linalg.norm(actual - expected) / np.linalg.norm(expected - expected.mean(axis=0))
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("offset", [0.0, 1e8])
 @pytest.mark.parametrize("condition", [1e6, 1e10, 1e13])
-def test_every_fit_is_right_to_a_thousandth_or_told(condition, offset, dtype):
+def test_every_fit_is_accurate_to_a_thousandth_or_warns(condition, offset, dtype):
     X, Y = table(condition, offset, dtype)
     g = np.random.default_rng(int(condition + offset) % 2**31)
     for alpha, intercept, weighted in (
@@ -83,12 +54,11 @@ def test_every_fit_is_right_to_a_thousandth_or_told(condition, offset, dtype):
         weight = g.uniform(0.1, 2, N) if weighted else None
         cut = {"bigkernel.chunk-bytes": int(g.integers(1024, 4000)), "bigkernel.block-rows": int(g.integers(3, 40))}
         model = Ridge(alpha, fit_intercept=intercept)
-        with dask.config.set({**cut, "bigkernel.min-segments": 3}), warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            model.fit(X, Y, weight)
-        error = distance(model.predict(X), in_45_digits(X, Y, alpha, intercept=intercept, weight=weight))
+        with dask.config.set({**cut, "bigkernel.min-segments": 3}):
+            _, caught = catch_warnings_of(model.fit, X, Y, weight)
+        error = distance(model.predict(X), precise_ridge(X, Y, alpha, intercept=intercept, weight=weight))
         estimate = model.diagnostics_["prediction_error"]
-        assert error < 1e-3 or [one.category for one in told] == [AccuracyWarning]
+        assert error < 1e-3 or caught == [AccuracyWarning]
         assert estimate < 1e-3 or condition > 1e12
         assert error < 30 * estimate or error < 1e-6
         if condition == 1e10 and dtype == "f8" and alpha == 0 and not offset:
@@ -98,34 +68,32 @@ def test_every_fit_is_right_to_a_thousandth_or_told(condition, offset, dtype):
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-def test_what_moments_take_for_dependent_columns_is_looked_at_in_the_rows(intercept):
+def test_nearly_dependent_columns_are_solved_by_qr(intercept):
     U = np.linalg.qr(np.column_stack([np.ones(N), rng.normal(size=(N, 3))]))[0][:, 1:]
     X, target = np.column_stack([U[:, 0], U[:, 0] + 1e-13 * U[:, 1]]), U @ [1, 0.03, 0.03]
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        model = LinearRegression(fit_intercept=intercept).fit(X, target)
-    error = distance(model.predict(X), in_45_digits(X, target, intercept=intercept))
-    assert error < 1e-3 or [one.category for one in told] == [AccuracyWarning]
+    model, caught = catch_warnings_of(LinearRegression(fit_intercept=intercept).fit, X, target)
+    error = distance(model.predict(X), precise_ridge(X, target, intercept=intercept))
+    assert error < 1e-3 or caught == [AccuracyWarning]
     assert model.fit_report()["sums"] == "qr"
     assert error < 0.01
 
 
-def test_offsets_cost_predictions_no_digits():
+def test_offsets_cost_no_accuracy():
     X, Y = table(1e2, 1e8)
     for intercept in (True, False):
         model = LinearRegression(fit_intercept=intercept).fit(X, Y)
-        assert distance(model.predict(X), in_45_digits(X, Y, intercept=intercept)) < 1e-11
+        assert distance(model.predict(X), precise_ridge(X, Y, intercept=intercept)) < 1e-11
         assert model.fit_report()["sums"] == "float64"
 
 
-def test_columns_that_depend_share_their_coefficients_beside_others_that_nearly_do():
+def test_equal_columns_share_their_coefficients():
     X, Y = table(1e8, 0.0, seed=5)
     twice = np.column_stack([X, X[:, 0]])
     model = LinearRegression().fit(twice, Y)
     assert model.fit_report()["sums"] == "qr"
-    assert distance(model.predict(twice), in_45_digits(X, Y)) < 1e-6
-    # rounding ε of columns of length 1 turns the null direction by ε σ₁/σ_d, d = 4; in the columns' own units its part
-    # along column j is larger by l₀/l_j, and what is taken off along it is wrong by so much of coefficient j
+    assert distance(model.predict(twice), precise_ridge(X, Y)) < 1e-6
+    # rounding ε of columns of length 1 rotates the null direction by ε σ₁/σ_d, d = 4; in their own units its share
+    # along column j is larger by l₀/l_j, and the correction along it has that error in coefficient j
     lengths = np.linalg.norm(X - X.mean(axis=0), axis=0)
     turned = np.finfo(float).eps * np.linalg.cond((X - X.mean(axis=0)) / lengths)
     wrong = turned * np.linalg.norm(model.coef_[:, :4] * lengths[0] / lengths, axis=1)
@@ -133,13 +101,13 @@ def test_columns_that_depend_share_their_coefficients_beside_others_that_nearly_
     assert (np.abs(model.coef_[:, 0] - model.coef_[:, 4]) <= wrong).all()
 
 
-def test_another_penalty_and_no_intercept_go_by_the_triangle_and_files_and_more_rows_by_moments(tmp_path):
+def test_refits_use_the_r_factor_and_partial_fits_the_moments(tmp_path):
     X, Y = table(1e10, 1e3)
     model = Ridge(1e-14).fit(X, Y)
     assert model.fit_report()["sums"] == "qr"
     for alpha, intercept in ((1e-12, True), (1e-13, False)):
         model.set_params(alpha=alpha, fit_intercept=intercept).refit()  # warnings are errors here
-        assert distance(model.predict(X), in_45_digits(X, Y, alpha, intercept=intercept)) < 1e-4
+        assert distance(model.predict(X), precise_ridge(X, Y, alpha, intercept=intercept)) < 1e-4
     save_model(model, tmp_path / "a.model")
     read = load_model(tmp_path / "a.model")
     assert_array_equal(read.predict(X), model.predict(X))
@@ -150,12 +118,12 @@ def test_another_penalty_and_no_intercept_go_by_the_triangle_and_files_and_more_
     assert model.fit_report()["sums"] == "float64"
 
 
-def test_penalties_of_targets_and_of_gcv_are_of_the_triangle():
+def test_penalties_by_target_and_by_gcv_use_the_r_factor():
     X, Y = table(1e10, 0.0)
     each = Ridge([1e-14, 1e-10]).fit(X, Y)
-    wanted = [in_45_digits(X, Y[:, c], alpha) for c, alpha in enumerate((1e-14, 1e-10))]
+    expected = [precise_ridge(X, Y[:, c], alpha) for c, alpha in enumerate((1e-14, 1e-10))]
     assert each.fit_report()["sums"] == "qr"
-    assert distance(each.predict(X), np.column_stack(wanted)) < 1e-5
+    assert distance(each.predict(X), np.column_stack(expected)) < 1e-5
     model = Ridge(1e-14).fit(X, Y[:, 0])
     chosen = model.set_params(alpha="gcv").refit().alpha_
     U, values, _ = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)
@@ -166,46 +134,44 @@ def test_penalties_of_targets_and_of_gcv_are_of_the_triangle():
         return left / (N - 1 - (values**2 / (values**2 + alpha)).sum()) ** 2
 
     assert gcv(chosen) <= 1.05 * min(map(gcv, 10.0 ** np.arange(-22, 4)))
-    assert distance(model.predict(X), in_45_digits(X, Y[:, 0], chosen)) < 1e-5
+    assert distance(model.predict(X), precise_ridge(X, Y[:, 0], chosen)) < 1e-5
 
 
-def test_the_best_of_a_search_is_right_where_candidates_are_told():
+def test_the_best_model_of_a_search_is_solved_by_qr():
     X, Y = table(1e10, 0.0)
     with pytest.warns(AccuracyWarning):  # of the folds
         search = SweepSearchCV(Ridge(), {"alpha": [1e-14]}, cv=3).fit(X, Y)
     assert search.best_estimator_.fit_report()["sums"] == "qr"
-    assert distance(search.predict(X), in_45_digits(X, Y, 1e-14)) < 1e-4
+    assert distance(search.predict(X), precise_ridge(X, Y, 1e-14)) < 1e-4
 
 
-def test_sparse_rows_are_factored_to_the_bits_of_dense_ones():
+def test_sparse_rows_give_the_bits_of_dense_ones():
     X, Y = table(1e10, 0.0)
     wide = np.zeros((N, 80))
     wide[:, ::20] = X
     fits = [LinearRegression().fit(rows, Y) for rows in (wide, sparse.csr_array(wide))]
     assert [model.fit_report()["sums"] for model in fits] == ["qr", "qr"]
     assert_array_equal(fits[0].coef_, fits[1].coef_)
-    assert distance(fits[1].predict(sparse.csr_array(wide)), in_45_digits(X, Y)) < 1e-5
+    assert distance(fits[1].predict(sparse.csr_array(wide)), precise_ridge(X, Y)) < 1e-5
 
 
-def test_too_many_columns_leave_the_warning(monkeypatch):
-    from bigkernel.estimators import precision
-
+def test_too_many_columns_for_qr_warn(monkeypatch):
     monkeypatch.setattr(precision, "MOST_COLUMNS", D)
     with pytest.warns(AccuracyWarning):
         model = LinearRegression().fit(*table(1e10, 0.0))
     assert model.fit_report()["sums"] == "float64"
 
 
-def test_executors_and_a_resumption_change_no_bit(tmp_path, client):
+def test_executors_and_resuming_give_the_same_bits(tmp_path, client):
     X, Y = table(1e10, 1e3)
-    corpus, found = write_corpus(tmp_path / "rows.corpus", X, Y[:, 0], chunk_rows=7), []
+    corpus, bits = write_corpus(tmp_path / "rows.corpus", X, Y[:, 0], chunk_rows=7), []
     for executor, resume in (("serial", False), ("threads", True), (client, None)):
         run = {} if resume is None else {"run": tmp_path / "run", "resume": resume}
         with executing(executor, **run):
             model = LinearRegression().fit(open_corpus(corpus.path))
-        found.append(model.coef_.tobytes() + np.asarray(model.intercept_).tobytes())
+        bits.append(model.coef_.tobytes() + np.asarray(model.intercept_).tobytes())
         assert model.fit_report()["sums"] == "qr"
         if resume:
             assert model.sweep_["resumed_segments"] == model.sweep_["segments"] > 3
-    assert len(set(found)) == 1
+    assert len(set(bits)) == 1
     assert {child.name for child in (tmp_path / "run").iterdir()} >= {"moments", "qr"}

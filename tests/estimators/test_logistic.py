@@ -1,4 +1,4 @@
-"""Kernel logistic regression is scikit-learn's on the same features, streams, resumes, and says how far it came."""
+"""Kernel logistic regression matches scikit-learn on the same features, resumes, and reports its excess."""
 
 import dask.array as da
 import numpy as np
@@ -19,7 +19,7 @@ GIVEN = {"kernel": Gaussian(1.5), "landmarks": X[:25]}
 
 
 def dense(y, weight, alpha):
-    """Probabilities of the rows by scikit-learn, on the whitened kernel values of the landmarks."""
+    """Return probabilities of the rows by scikit-learn, on the whitened kernel values of the landmarks."""
     lower = cholesky(GIVEN["kernel"](X[:25]), lower=True)
     features = solve_triangular(lower, GIVEN["kernel"](X[:25], X), lower=True).T
     model = LogisticRegression(C=1 / alpha, tol=1e-12, max_iter=1000, solver="newton-cholesky")
@@ -27,7 +27,7 @@ def dense(y, weight, alpha):
 
 
 @pytest.mark.parametrize("alpha, y, weight", [(10.0, Y > 0, WEIGHT), (0.1, Y, WEIGHT), (10.0, Y, None)])
-def test_it_is_logistic_regression_on_the_same_features(alpha, y, weight):
+def test_probabilities_match_logistic_regression_on_the_same_features(alpha, y, weight):
     model = KernelLogisticClassifier(alpha=alpha, tol=1e-15, max_iter=300, **GIVEN).fit(X, y, weight)
     assert_allclose(model.predict_proba(X), dense(y, weight, alpha), atol=1e-6)
     assert_array_equal(model.predict(X), model.classes_[model.predict_proba(X).argmax(axis=1)])
@@ -37,12 +37,12 @@ def test_it_is_logistic_regression_on_the_same_features(alpha, y, weight):
     assert model.training_log_loss_ == pytest.approx(loss, rel=1e-6)
 
 
-def test_the_excess_that_is_told_is_what_is_left():
+def test_the_reported_excess_bounds_the_true_one():
     def objective(tol):
         model = KernelLogisticClassifier(alpha=0.1, tol=tol, max_iter=300, **GIVEN).fit(X, Y)
         core = GIVEN["kernel"](X[:25])
-        bent = (model.dual_coef_ * (core @ model.dual_coef_)).sum()
-        return N * model.training_log_loss_ + 0.1 * bent / 2, model
+        norm = (model.dual_coef_ * (core @ model.dual_coef_)).sum()
+        return N * model.training_log_loss_ + 0.1 * norm / 2, model
 
     least, _ = objective(1e-14)
     for tol in (1e-2, 1e-4):
@@ -52,27 +52,27 @@ def test_the_excess_that_is_told_is_what_is_left():
         assert len(model.fit_report()["sweep"]["excess_by_step"]) == model.n_iter_ + 1
 
 
-def test_a_large_penalty_still_tells_classes_apart():
+def test_a_large_penalty_is_solved_accurately():
     model = KernelLogisticClassifier(alpha=1e6, **GIVEN).fit(X, Y > 0)
     assert_allclose(model.predict_proba(X), dense(Y > 0, None, 1e6), atol=1e-6)
     assert model.n_iter_ >= 1
 
 
 @pytest.mark.parametrize("scale", [1e200, 1e-200])
-def test_of_weights_and_penalty_the_ratio_alone_matters(scale):
-    wanted = KernelLogisticClassifier(**GIVEN).fit(X, Y)
-    found = KernelLogisticClassifier(alpha=scale, **GIVEN).fit(X, Y, np.full(N, scale))
-    assert found.n_iter_ == wanted.n_iter_ > 2
-    assert_allclose(found.predict_proba(X), wanted.predict_proba(X), rtol=1e-6)
+def test_scaling_weights_and_penalty_changes_nothing(scale):
+    expected = KernelLogisticClassifier(**GIVEN).fit(X, Y)
+    actual = KernelLogisticClassifier(alpha=scale, **GIVEN).fit(X, Y, np.full(N, scale))
+    assert actual.n_iter_ == expected.n_iter_ > 2
+    assert_allclose(actual.predict_proba(X), expected.predict_proba(X), rtol=1e-6)
 
 
-def test_with_every_row_a_landmark_it_needs_none_to_be_given():
+def test_without_landmarks_every_row_is_one():
     model = KernelLogisticClassifier(Gaussian(1.5), tol=1e-10).fit(X[:60], Y[:60])
     given = KernelLogisticClassifier(Gaussian(1.5), landmarks=X[:60], tol=1e-10).fit(X[:60], Y[:60])
     assert_allclose(model.predict_proba(X), given.predict_proba(X), rtol=1e-6)
 
 
-def test_a_run_of_another_penalty_is_not_gone_on_with(tmp_path, make_corpus):
+def test_a_run_with_another_penalty_is_not_resumed(tmp_path, make_corpus):
     corpus = make_corpus(X, y=Y, classes=(0, 1, 2))
     model = KernelLogisticClassifier(tol=0.05, **GIVEN)
     with executing("serial", run=tmp_path / "run"):
@@ -84,7 +84,7 @@ def test_a_run_of_another_penalty_is_not_gone_on_with(tmp_path, make_corpus):
         model.set_params(alpha=3.0).fit(corpus)
 
 
-def test_what_it_does_not_do_is_refused_and_steps_that_are_too_few_are_told():
+def test_unsupported_methods_are_refused_and_too_few_iterations_warn():
     model = KernelLogisticClassifier(**GIVEN).fit(X, Y)
     assert not hasattr(model, "partial_fit")
     for call in (model.refit, lambda: model.with_landmarks(5)):

@@ -1,4 +1,4 @@
-"""Predictions by slices of landmarks: every way to predict gives the numbers of one wide block, whoever computes."""
+"""Predictions by slices of landmarks equal those of one wide block, with every input and executor."""
 
 from copy import deepcopy
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 @pytest.fixture
 def few_columns(monkeypatch):
-    """Slices of 16 columns of float32."""
+    """Limit slices to 16 columns of float32."""
     monkeypatch.setattr(feature_maps, "SLICE_ROW_BYTES", 64)
 
 
@@ -34,15 +34,15 @@ def classifier(kernel):
 
 
 @pytest.mark.parametrize("kernel", [Gaussian(1.5), Matern(2.0, 0.5), Laplacian(0.3)], ids=lambda kernel: kernel.name)
-def test_slices_change_predictions_by_rounding_alone(kernel, request):
+def test_slices_change_predictions_within_rounding(kernel, request):
     model = classifier(kernel)
     wide = model.decision_function(X)
     request.getfixturevalue("few_columns")
     assert isinstance(Predictor.of(model._features(), *model._coefficients()).features, LandmarkSlices)
-    model = deepcopy(model)  # without what was prepared for whole rows
+    model = deepcopy(model)  # without prepared landmarks
     narrow = model.decision_function(X)
     assert_allclose(narrow, wide, atol=2e-5)
-    # in float64 the sum of float32 values is known to its digits
+    # the sum of float32 values is exact in float64
     weights = model.dual_coef_.astype(np.float32).astype(np.float64)
     features = model._features()
     exact = features.block(Chunk(X), slice(None)).astype(np.float64) @ weights + model.intercept_
@@ -54,23 +54,23 @@ def test_slices_change_predictions_by_rounding_alone(kernel, request):
 @pytest.mark.usefixtures("few_columns")
 def test_every_executor_gives_the_same_bits(client, make_corpus, tmp_path):
     model, corpus = classifier(Gaussian(1.5)), make_corpus(X, y=LABELS, classes=(0, 1, 2))
-    found = {}
+    actual = {}
     for name, executor in {"serial": "serial", "threads": "threads", "dask": client}.items():
         with executing(executor):
             group = model.predict_to(corpus, tmp_path / name, decision=True)
             score = model.score(corpus)
-        found[name] = group["decision"][...], group["prediction"][...], score
+        actual[name] = group["decision"][...], group["prediction"][...], score
     with executing(client, run=tmp_path / "run"):  # the prepared landmarks come from the run directory
         group = model.predict_to(corpus, tmp_path / "by run", decision=True)
-    found["run"] = group["decision"][...], group["prediction"][...], found["serial"][2]
-    for name, values in found.items():
-        for one, other in zip(values, found["serial"], strict=True):
+    actual["run"] = group["decision"][...], group["prediction"][...], actual["serial"][2]
+    for name, values in actual.items():
+        for one, other in zip(values, actual["serial"], strict=True):
             assert_array_equal(one, other, err_msg=name)
-    assert found["serial"][2] == np.mean(model.predict(X) == LABELS)
+    assert actual["serial"][2] == np.mean(model.predict(X) == LABELS)
 
 
 @pytest.mark.usefixtures("few_columns")
-def test_lazy_input_gives_what_rows_in_memory_give(tmp_path):
+def test_lazy_input_gives_the_predictions_of_rows_in_memory(tmp_path):
     model = KernelRidge(Gaussian(1.5), alpha=1e-2, n_landmarks=M, random_state=0, dtype="float64").fit(X, Y)
     here = model.predict(X)
     stored = zarr.create_array(tmp_path / "x.zarr", chunks=(17, 2), data=X)
@@ -81,14 +81,14 @@ def test_lazy_input_gives_what_rows_in_memory_give(tmp_path):
 
 
 @pytest.mark.usefixtures("few_columns")
-def test_a_transform_by_slices_whitens_as_before(monkeypatch):
+def test_slices_do_not_change_a_transform(monkeypatch):
     model = Nystroem(Gaussian(1.5), n_components=M, random_state=0, dtype="float64").fit(X)
     narrow = model.transform(X)
     monkeypatch.undo()
     assert_allclose(narrow, deepcopy(model).transform(X), atol=1e-9)
 
 
-def test_deviations_take_fewer_rows_a_block_where_they_are_wide(monkeypatch):
+def test_blocks_of_deviations_fit_their_memory_limit(monkeypatch):
     model = KernelRidge(Gaussian(1.5), n_landmarks=M, random_state=0, dtype="float64").fit(X, Y[:, 0])
     mean, deviation = model.predict(X, return_std=True)
     before = model._spread_predictor()

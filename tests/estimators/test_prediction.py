@@ -1,4 +1,4 @@
-"""Predictions of rows in memory: what they share is prepared once a fit, and what needs no check takes none."""
+"""Predictions of rows in memory: landmarks are prepared once per fit, and the fast input check changes nothing."""
 
 import copy
 import gc
@@ -21,11 +21,11 @@ rng = np.random.default_rng(19)
 X = rng.normal(size=(120, 4))
 y = np.sin(X[:, 0]) + X[:, 1]
 LABELS = np.array(["a", "b", "c"])[rng.integers(0, 3, len(X))]
-DRAWN = {"n_landmarks": 15, "random_state": 0, "alpha": 0.1}
+GIVEN = {"n_landmarks": 15, "random_state": 0, "alpha": 0.1}
 MODELS = {
-    "regression": lambda: KernelRidge(Gaussian(1.5), **DRAWN).fit(X, y),
-    "classes": lambda: KernelRidgeClassifier(Gaussian(1.5), dtype="float32", **DRAWN).fit(X, LABELS),
-    "names": lambda: KernelRidge(Gaussian(1.5), **DRAWN).fit(pd.DataFrame(X, columns=list("abcd")), y),
+    "regression": lambda: KernelRidge(Gaussian(1.5), **GIVEN).fit(X, y),
+    "classes": lambda: KernelRidgeClassifier(Gaussian(1.5), dtype="float32", **GIVEN).fit(X, LABELS),
+    "names": lambda: KernelRidge(Gaussian(1.5), **GIVEN).fit(pd.DataFrame(X, columns=list("abcd")), y),
     "unit norm": lambda: UnitNormalizer().fit(X),
     "whitened": lambda: Nystroem(Gaussian(1.5), n_components=10, random_state=0).fit(X),
     "components": lambda: DICA(Gaussian(1.5), n_components=2, n_landmarks=15, random_state=0).fit(
@@ -40,22 +40,22 @@ def use(model, rows=X):
 
 @pytest.fixture
 def prepared(monkeypatch):
-    """The landmarks that were prepared, slowly."""
-    found, bind = [], Kernel.bind
+    """Slow down the preparation of landmarks, and record it."""
+    bound, bind = [], Kernel.bind
 
     def slow(self, Z, *args, **kwargs):
-        found.append(Z)
+        bound.append(Z)
         time.sleep(0.02)
         return bind(self, Z, *args, **kwargs)
 
     monkeypatch.setattr(Kernel, "bind", slow)
-    return found
+    return bound
 
 
 @pytest.mark.parametrize("kind", ["regression", "classes", "components", "whitened"])
 def test_many_threads_prepare_landmarks_once_and_get_the_same_bits(kind, prepared):
     model = MODELS[kind]()
-    wanted = [use(copy.deepcopy(model), X[:count]) for count in (1, 7, 120)]
+    expected = [use(copy.deepcopy(model), X[:count]) for count in (1, 7, 120)]
     start = threading.Barrier(8)
     prepared.clear()
 
@@ -66,14 +66,14 @@ def test_many_threads_prepare_landmarks_once_and_get_the_same_bits(kind, prepare
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(ask, range(8)))
     assert len(prepared) == 1
-    for number, found in enumerate(answers):
-        for step, values in enumerate(found):
-            assert_array_equal(values, wanted[(number + step) % 3])
+    for number, predictions in enumerate(answers):
+        for step, values in enumerate(predictions):
+            assert_array_equal(values, expected[(number + step) % 3])
 
 
-def test_what_is_prepared_is_in_no_pickle_and_goes_with_its_fit():
+def test_prepared_landmarks_are_not_pickled_and_freed_with_the_model():
     model = MODELS["classes"]()
-    gc.collect()  # what other tests have left goes now, and not between the counts
+    gc.collect()  # frees what other tests left before counting
     before, kept = pickle.dumps(model), len(base._PREDICTORS)
     expected = model.decision_function(X)
     assert len(base._PREDICTORS) == kept + 1
@@ -93,15 +93,15 @@ def test_what_is_prepared_is_in_no_pickle_and_goes_with_its_fit():
         lambda model: model.set_params(alpha=3.0).refit(),
     ],
 )
-def test_another_fit_is_predicted_from_its_own_landmarks(change):
+def test_a_changed_fit_predicts_from_its_own_landmarks(change):
     model = MODELS["regression"]()
     before, std = model.predict(X), model.predict(X, return_std=True)[1]
     changed = change(model)
-    found, new_std = changed.predict(X), changed.predict(X, return_std=True)[1]
+    actual, new_std = changed.predict(X), changed.predict(X, return_std=True)[1]
     fresh = pickle.loads(pickle.dumps(changed))
-    assert_array_equal(found, fresh.predict(X))
+    assert_array_equal(actual, fresh.predict(X))
     assert_array_equal(new_std, fresh.predict(X, return_std=True)[1])
-    assert np.abs(found - before).max() > 1e-3
+    assert np.abs(actual - before).max() > 1e-3
     assert np.abs(new_std - std).max() > 1e-6
 
 
@@ -123,20 +123,20 @@ ROWS = {
 
 
 def outcome(model, rows):
-    """The values, or the error, and the warnings."""
-    with warnings.catch_warnings(record=True) as said:
+    """Return the values or the error, and the warnings."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             values = use(copy.deepcopy(model), rows)
-            found = values.dtype, values.tobytes()
+            result = values.dtype, values.tobytes()
         except Exception as error:
-            found = type(error), str(error)
-    return *found, *(str(one.message) for one in said)
+            result = type(error), str(error)
+    return *result, *(str(one.message) for one in caught)
 
 
 @pytest.mark.parametrize("model", [make() for make in MODELS.values()], ids=MODELS)
 @pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
-def test_a_quick_look_changes_no_value_and_no_error(model, rows, monkeypatch):
+def test_the_fast_input_check_changes_no_value_and_no_error(model, rows, monkeypatch):
     quick = outcome(model, rows)
     for module in (base, inputs, transforms):
         monkeypatch.setattr(module, "is_sound", lambda *_: False)

@@ -1,4 +1,4 @@
-"""Probabilities are calibrated on rows that took no part in their f, agree with predictions, and cost what is said."""
+"""Probabilities are calibrated on held-out rows and agree with predictions."""
 
 import json
 from dataclasses import replace
@@ -20,12 +20,13 @@ from bigkernel import (
     SweepSearchCV,
     XNVClassifier,
     executing,
+    load_model,
     save_model,
 )
 from bigkernel.config import settings
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import ConfigError, DataError, ModelRejectedError
 from bigkernel.estimators import fitting
 from bigkernel.estimators.evaluation import evaluate
 from bigkernel.kernels.feature_maps import IdentityMap
@@ -56,27 +57,27 @@ MODELS = {
 
 
 def without(name, y, held):
-    """Rows, labels and weights of a fit that holds some out: as rows without a label, where such shape the model."""
+    """Return the arguments of a fit without some rows; semi-supervised methods keep them as unlabelled rows."""
     if name in ("sssl", "sssl with a graph", "sssl exact", "xnv"):
         return {"X": X, "y": np.where(held, -1, y), "sample_weight": WEIGHT}
     return {"X": X[~held], "y": y[~held], "sample_weight": WEIGHT[~held]}
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_calibration_is_that_of_fits_without_each_fold(name):
+def test_calibration_matches_fits_without_each_fold(name):
     model, y = MODELS[name]
-    found = clone(model).set_params(probability=True).fit(X, y, sample_weight=WEIGHT)
+    actual = clone(model).set_params(probability=True).fit(X, y, sample_weight=WEIGHT)
     labelled = np.flatnonzero(y != -1)
-    values = np.zeros((N, len(found.classes_)))
+    values = np.zeros((N, len(actual.classes_)))
     for number in range(FOLDS):
         held = (number == FOLD) & (y != -1)
         values[held] = model.fit(**without(name, y, held))._values(X[held])
-    truth = np.searchsorted(found.classes_, y[labelled])
-    wanted = fit_softmax(values[labelled], truth, WEIGHT[labelled])
-    assert_allclose(found.calibration_scale_, wanted.scale, rtol=1e-5)
+    truth = np.searchsorted(actual.classes_, y[labelled])
+    expected = fit_softmax(values[labelled], truth, WEIGHT[labelled])
+    assert_allclose(actual.calibration_scale_, expected.scale, rtol=1e-5)
     plain = model.fit(X, y, sample_weight=WEIGHT)
-    assert_allclose(found.dual_coef_, plain.dual_coef_, rtol=1e-6, atol=1e-6)
-    assert_allclose(found.predict_proba(X), softmax(wanted.logits(plain._values(X)), axis=1), atol=1e-6)
+    assert_allclose(actual.dual_coef_, plain.dual_coef_, rtol=1e-6, atol=1e-6)
+    assert_allclose(actual.predict_proba(X), softmax(expected.logits(plain._values(X)), axis=1), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -93,14 +94,14 @@ def test_probabilities_predictions_and_decision_values_agree(name):
         assert_allclose(model.decision_function(X), np.log(p[:, 1] / p[:, 0]), rtol=1e-8)
 
 
-def test_of_weights_and_penalty_the_ratio_alone_matters():
-    wanted = KernelRidgeClassifier(probability=True, **GIVEN).fit(X, Y).predict_proba(X)
+def test_scaling_weights_and_penalty_changes_nothing():
+    expected = KernelRidgeClassifier(probability=True, **GIVEN).fit(X, Y).predict_proba(X)
     for scale in (1e100, 1e-200):
         model = KernelRidgeClassifier(probability=True, alpha=scale, **GIVEN).fit(X, Y, np.full(N, scale))
-        assert_allclose(model.predict_proba(X), wanted, rtol=1e-6)
+        assert_allclose(model.predict_proba(X), expected, rtol=1e-6)
 
 
-def test_of_many_rows_those_of_least_hash_are_kept_however_they_are_cut(small_steps):
+def test_held_out_rows_of_least_hash_are_kept_in_any_chunking(small_steps):
     coef, intercept = rng.normal(size=(FOLDS, 3, 3)), rng.normal(size=(FOLDS, 3))
     statistic = HeldOutValues(
         IdentityMap(np.zeros(3)),
@@ -132,12 +133,12 @@ def test_copies_of_a_group_are_held_out_together():
 
 
 @pytest.mark.parametrize("form", [GIVEN, {"kernel": Gaussian(1.5)}], ids=["landmarks", "exact"])
-def test_folds_that_can_judge_no_row_are_refused_in_place_of_one_class_for_all(form):
+def test_folds_without_usable_rows_are_refused(form):
     model, two = KernelRidgeClassifier(probability=True, **form), (Y > 0).astype(int)
     one = np.where(two == 1, 0, np.arange(N))
-    said = {"1 groups: 0 of 2": np.zeros(N, int), "2 groups: 0 of 2": two, "of a single class": one}
-    for words, group in said.items():
-        with pytest.raises(DataError, match=rf"{words}[^;]*; add groups or set probability=False"):
+    messages = {"1 groups: 0 of 2": np.zeros(N, int), "2 groups: 0 of 2": two, "of a single class": one}
+    for message, group in messages.items():
+        with pytest.raises(DataError, match=rf"{message}[^;]*; add groups or set probability=False"):
             model.fit(as_rows(X, two, group=group))
     assert model.fit(as_rows(X, two, group=np.arange(N) // 4)).score(X, two) > 0.75
 
@@ -151,7 +152,7 @@ def test_one_fold_without_rows_is_refused(monkeypatch):
         model.fit(as_rows(X, Y, group=few[np.arange(N) % 3]))
 
 
-def test_where_five_folds_do_not_fit_a_worker_one_is_held_out():
+def test_one_fold_is_held_out_if_memory_is_short():
     model = KernelRidgeClassifier(probability=True, **GIVEN)
     five = model.fit(X, Y).fit_report()["calibration_rows"]
     plan, limit = model.plan(X, Y), 10**8
@@ -179,11 +180,11 @@ def test_a_resumed_fit_calibrates_again_for_another_penalty(tmp_path, make_corpu
     assert np.abs(other - first).max() > 1e-3
 
 
-def test_what_cannot_be_calibrated_is_refused_by_name():
+def test_unsupported_calls_are_refused():
     assert not hasattr(KernelRidgeClassifier(), "predict_proba")
-    with pytest.raises(AttributeError) as told:
+    with pytest.raises(AttributeError) as error:
         KernelRidgeClassifier(**GIVEN).fit(X, Y).predict_proba(X)
-    assert "probability=True" in str(told.value.__cause__)
+    assert "probability=True" in str(error.value.__cause__)
     model = KernelRidgeClassifier(probability=True, **GIVEN).fit(X, Y)
     assert not hasattr(model, "partial_fit")
     late = KernelRidgeClassifier(**GIVEN).fit(X, Y).set_params(probability=True)
@@ -193,37 +194,37 @@ def test_what_cannot_be_calibrated_is_refused_by_name():
         "fitted with probability=False": lambda: late.predict_proba(X),
         "solver='direct'": lambda: KernelRidgeClassifier(probability=True, solver="cg", **GIVEN).fit(X, Y),
     }
-    for words, call in refused.items():
-        with pytest.raises(ConfigError, match=words):
+    for message, call in refused.items():
+        with pytest.raises(ConfigError, match=message):
             call()
     assert model.set_params(probability=False).refit().predict(X).shape == (N,)
 
 
 def test_a_search_gives_a_model_with_probabilities():
     search = SweepSearchCV(KernelRidgeClassifier(probability=True, **GIVEN), {"alpha": [1.0, 10.0]}).fit(X, Y)
-    wanted = KernelRidgeClassifier(probability=True, **GIVEN).set_params(**search.best_params_).fit(X, Y)
-    assert_allclose(search.predict_proba(X), wanted.predict_proba(X), rtol=1e-7)
-    assert_allclose(search.predict_log_proba(X), wanted.predict_log_proba(X), rtol=1e-6)
+    expected = KernelRidgeClassifier(probability=True, **GIVEN).set_params(**search.best_params_).fit(X, Y)
+    assert_allclose(search.predict_proba(X), expected.predict_proba(X), rtol=1e-7)
+    assert_allclose(search.predict_log_proba(X), expected.predict_log_proba(X), rtol=1e-6)
     plain = KernelRidgeClassifier(**GIVEN)
     assert not hasattr(SweepSearchCV(plain, {"alpha": [1.0]}), "predict_proba")
-    assert hasattr(SweepSearchCV(plain, {"probability": [True]}).fit(X, Y), "predict_proba")  # of the best
+    assert hasattr(SweepSearchCV(plain, {"probability": [True]}).fit(X, Y), "predict_proba")
 
 
 @pytest.mark.parametrize("y", [Y, (Y > 0).astype(int)], ids=["three", "two"])
-def test_scores_of_probabilities_are_those_of_scikit_learn(make_corpus, y):
+def test_scores_of_probabilities_match_scikit_learn(make_corpus, y):
     corpus = make_corpus(X, y=y, weight=WEIGHT, classes=tuple(range(y.max() + 1)))
     model = KernelRidgeClassifier(probability=True, **GIVEN).fit(corpus)
-    found, p = evaluate(model, corpus, as_rows(corpus), of="scored", pictures=False), model.predict_proba(X)
-    assert found["log_loss"] == pytest.approx(log_loss(y, p, sample_weight=WEIGHT), rel=1e-6)
+    actual, p = evaluate(model, corpus, as_rows(corpus), of="scored", pictures=False), model.predict_proba(X)
+    assert actual["log_loss"] == pytest.approx(log_loss(y, p, sample_weight=WEIGHT), rel=1e-6)
     brier = brier_score_loss(y, p, sample_weight=WEIGHT, scale_by_half=False)
-    assert found["brier"] == pytest.approx(brier, rel=1e-6)
+    assert actual["brier"] == pytest.approx(brier, rel=1e-6)
     best, right = p.max(axis=1), p.argmax(axis=1) == y
     place = np.minimum((15 * best).astype(int), 14)
     off = [abs((WEIGHT * (right - best))[place == number].sum()) for number in range(15)]
-    assert found["calibration_error"] == pytest.approx(sum(off) / WEIGHT.sum(), rel=1e-6)
+    assert actual["calibration_error"] == pytest.approx(sum(off) / WEIGHT.sum(), rel=1e-6)
 
 
-def test_commands_calibrate_and_tell_the_scores(run, make_corpus, tmp_path, monkeypatch):
+def test_commands_calibrate_and_report_scores(run, make_corpus, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_corpus(X, name="c", y=Y, classes=(0, 1, 2))
     make_corpus(X, name="numbers", y=X[:, 0])
@@ -241,9 +242,6 @@ def test_commands_calibrate_and_tell_the_scores(run, make_corpus, tmp_path, monk
 
 
 def test_a_model_file_needs_both_numbers_of_a_calibration(tmp_path):
-    from bigkernel import load_model
-    from bigkernel.errors import ModelRejectedError
-
     model = KernelRidgeClassifier(Gaussian(1.5), n_landmarks=20, probability=True, random_state=0).fit(X, Y)
     save_model(model, tmp_path / "m")
     assert_array_equal(load_model(tmp_path / "m").predict_proba(X), model.predict_proba(X))

@@ -1,4 +1,4 @@
-"""Random Fourier and Nyström features as transformers and inside the estimators, against dense forms of their own."""
+"""Random Fourier and Nyström features as transformers and in estimators, against dense forms."""
 
 import dask.array as da
 import numpy as np
@@ -6,20 +6,11 @@ import pytest
 import reference_fourier as oracle
 from kinds import of_kind, plain
 from numpy.testing import assert_allclose, assert_array_equal
+from reference import ridge
 from sklearn import kernel_approximation
 from sklearn.base import clone
 
-from bigkernel import (
-    SSSL,
-    Gaussian,
-    KernelRidge,
-    Laplacian,
-    Linear,
-    Matern,
-    Nystroem,
-    RandomFourier,
-    SweepSearchCV,
-)
+from bigkernel import SSSL, Gaussian, KernelRidge, Laplacian, Linear, Matern, Nystroem, RandomFourier, SweepSearchCV
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, RankDeficiencyWarning
 from bigkernel.kernels.random_fourier import spectrum_of
@@ -44,59 +35,49 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 @pytest.fixture
 def build(tmp_path, make_corpus):
-    """The rows X as one of the kinds of input."""
+    """Return a function that gives the rows X as one of the kinds of input."""
     return lambda kind, **columns: of_kind(kind, X, make_corpus, tmp_path, **columns)
 
 
 def dense_features(model, X, width, orthogonal=False):
-    """φ of a fitted model's frequencies, by the oracle's own loops."""
+    """Return φ of the frequencies of a fitted model, by the loops of the oracle."""
     spectrum = spectrum_of(model.kernel_, model.fourier_seed_, D, orthogonal=orthogonal)
     frequencies, phases = spectrum.frequencies(-(-width // 2))
     return oracle.features(X, frequencies, phases, width, model.fourier_origin_)
 
 
-def ridge_of(phi, y, alpha, fit_intercept, weight=None):
-    """Coefficients and intercept of ridge on features, from a least-squares problem that squares nothing."""
-    w = np.ones(len(phi)) if weight is None else weight
-    mean, middle = (np.average(A, axis=0, weights=w) * fit_intercept for A in (phi, y))
-    stacked = np.vstack([np.sqrt(w)[:, None] * (phi - mean), np.sqrt(alpha) * np.eye(phi.shape[1])])
-    targets = (np.sqrt(w) * (y - middle).T).T
-    coef = np.linalg.lstsq(stacked, np.concatenate([targets, np.zeros((phi.shape[1], *y.shape[1:]))]), rcond=None)[0]
-    return coef, middle - mean @ coef
-
-
 @pytest.mark.parametrize("kind", ["dask", "corpus"])
 @every_transformer
 def test_every_kind_of_input_gives_the_features_of_numpy(build, transformer, kind):
-    wanted, given = transformer.fit(X).transform(X), build(kind)
+    expected, given = transformer.fit(X).transform(X), build(kind)
     features = transformer.fit(given).transform(given)
-    assert_allclose(plain(features), wanted, rtol=0, atol=1e-10)
+    assert_allclose(plain(features), expected, rtol=0, atol=1e-10)
     assert isinstance(features, da.Array if kind == "dask" else Rows)
 
 
 @pytest.mark.parametrize("orthogonal", [False, True])
-def test_features_are_those_of_the_papers_formula(orthogonal):
+def test_features_match_the_formula_of_the_paper(orthogonal):
     model = RandomFourier(KERNEL, 15, orthogonal=orthogonal, random_state=1).fit(X)
     assert_allclose(model.transform(NEW), dense_features(model, NEW, 15, orthogonal), atol=1e-10)
 
 
-def test_nystroem_features_have_the_products_of_scikit_learns():
+def test_nystroem_features_match_the_products_of_scikit_learn():
     ours = Nystroem(Gaussian(1.4), P, random_state=0).fit(X)
     theirs = kernel_approximation.Nystroem(gamma=1 / (2 * 1.4**2), n_components=P).fit(ours.landmarks_)
-    found, wanted = ours.transform(NEW), theirs.transform(NEW)
-    assert_allclose(found @ found.T, wanted @ wanted.T, atol=1e-8)
+    actual, expected = ours.transform(NEW), theirs.transform(NEW)
+    assert_allclose(actual @ actual.T, expected @ expected.T, atol=1e-8)
     core = ours.transform(ours.landmarks_)
     assert_allclose(core @ core.T, Gaussian(1.4)(ours.landmarks_), atol=1e-8)
 
 
-def test_landmarks_that_repeat_leave_fewer_features():
+def test_repeated_landmarks_give_fewer_features():
     with pytest.warns(RankDeficiencyWarning, match="rank 5"):
         model = Nystroem(KERNEL, landmarks=np.repeat(X[:5], 2, axis=0)).fit(X)
     assert model.transform(NEW).shape == (11, 5)
 
 
-def test_a_bandwidth_left_to_the_rows_is_that_of_their_spread():
-    model = RandomFourier(random_state=0).fit(X)  # of all rows: there are fewer than are looked at
+def test_the_default_bandwidth_is_the_spread_of_the_rows():
+    model = RandomFourier(random_state=0).fit(X)  # few enough rows to use all
     assert_allclose(model.kernel_.sigma, np.sqrt(D * X.var() / 2), rtol=1e-9)
     assert_allclose(model.fourier_origin_, X.mean(axis=0), rtol=1e-12)
 
@@ -107,7 +88,7 @@ def test_kernel_ridge_with_random_features_is_ridge_on_them(choice, weight, fit_
     model = KernelRidge(KERNEL, 0.1, n_landmarks=P, landmarks=choice, fit_intercept=fit_intercept, random_state=1)
     model.fit(X, Y, weight)
     phi, new = (dense_features(model, A, P, choice.startswith("orthogonal")) for A in (X, NEW))
-    coef, b = ridge_of(phi, Y, 0.1, fit_intercept, weight)
+    coef, b = ridge(phi, Y, 0.1, fit_intercept, weight)
     assert_allclose(model.predict(NEW), new @ coef + b, atol=1e-8)
     assert model.rank_ == P
     assert not hasattr(model, "landmarks_")
@@ -119,18 +100,19 @@ def test_sssl_with_random_features_is_ridge_on_the_eigenvectors_of_their_moments
     phi, new = (dense_features(model, A, P) for A in (X, NEW))
     values, vectors = np.linalg.eigh(phi.T @ phi)
     W = vectors[:, ::-1][:, :6] * np.sqrt(values[::-1][:6])
-    seen = ~np.isnan(y)
-    A = phi[seen] @ W
-    beta = np.linalg.solve(A.T @ A + 0.3 * np.eye(6), A.T @ y[seen])
+    labelled = ~np.isnan(y)
+    A = phi[labelled] @ W
+    beta = np.linalg.solve(A.T @ A + 0.3 * np.eye(6), A.T @ y[labelled])
     assert_allclose(model.predict(NEW), new @ W @ beta, atol=1e-8)
 
 
-def test_the_standard_deviation_is_that_of_linear_regression_on_the_features():
-    model = KernelRidge(KERNEL, 0.2, n_landmarks=P, landmarks="fourier", random_state=1).fit(X, Y[:, 0])
+def test_the_standard_deviation_matches_linear_regression_on_the_features():
+    settings = {"n_landmarks": P, "landmarks": "fourier", "random_state": 1, "fit_intercept": False}
+    model = KernelRidge(KERNEL, 0.2, **settings).fit(X, Y[:, 0])
     phi, new = (dense_features(model, A, P) for A in (X, NEW))
     inverse = np.linalg.inv(phi.T @ phi + 0.2 * np.eye(P))
-    wanted = np.sqrt(0.2 * np.einsum("ij,jk,ik->i", new, inverse, new) + 0.2)
-    assert_allclose(model.predict(NEW, return_std=True)[1], wanted, atol=1e-8)
+    expected = np.sqrt(0.2 * np.einsum("ij,jk,ik->i", new, inverse, new) + 0.2)
+    assert_allclose(model.predict(NEW, return_std=True)[1], expected, atol=1e-8)
 
 
 def test_float32_sums_keep_the_digits_of_a_wide_kernel():
@@ -147,49 +129,46 @@ def test_float32_sums_keep_the_digits_of_a_wide_kernel():
         (Nystroem(KERNEL, 8, landmarks="fourier"), "RandomFourier"),
         (RandomFourier(Laplacian(1.0), orthogonal=True), "laplacian.*orthogonal"),
         (RandomFourier(Linear()), "x − z"),
-        (
-            SSSL(KERNEL, 5, n_landmarks=P, landmarks="fourier", eigenfunctions="landmarks"),
-            "features have no landmarks",
-        ),
+        (SSSL(KERNEL, 5, n_landmarks=P, landmarks="fourier", eigenfunctions="landmarks"), "features have no landmarks"),
         (KernelRidge("linear", n_landmarks=P, landmarks="fourier"), "linear kernel.*x − z"),
         (KernelRidge("laplacian", n_landmarks=P, landmarks="orthogonal-fourier"), "laplacian.*orthogonal"),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_has_no_random_features_is_refused_with_the_reason(model, reason):
+def test_settings_without_random_features_are_refused(model, reason):
     with pytest.raises(ConfigError, match=reason):
         model.fit(X, Y[:, 0])
 
 
-def test_random_features_cannot_be_fewer_landmarks_of_the_same_fit():
+def test_with_landmarks_refuses_random_features():
     model = KernelRidge(KERNEL, n_landmarks=P, landmarks="fourier", random_state=0).fit(X, Y)
     with pytest.raises(ConfigError, match=r"with_landmarks.*random features.*n_landmarks"):
         model.with_landmarks(4)
 
 
 @either
-def test_a_search_takes_a_sweep_of_each_kernel_and_scores_as_its_fits_do(choice):
+def test_scores_of_a_search_match_its_fits(choice):
     model = KernelRidge(KERNEL, n_landmarks=P, landmarks=choice, random_state=3)
     grid = {"kernel": [KERNEL, Gaussian(3.0)], "alpha": [0.1, 1.0], "fit_intercept": [True, False]}
     folds = np.arange(N) % 3
-    found = SweepSearchCV(model, grid, cv=folds, scoring=["r2", "neg_max_error"], refit="r2").fit(X, Y[:, 0])
-    assert len(found.plan_.sweeps) == 4  # moments and values of each
-    for i, params in enumerate(found.cv_results_["params"]):
+    actual = SweepSearchCV(model, grid, cv=folds, scoring=["r2", "neg_max_error"], refit="r2").fit(X, Y[:, 0])
+    assert len(actual.plan_.sweeps) == 4  # moments and values of each
+    for i, params in enumerate(actual.cv_results_["params"]):
         seed = clone(model).set_params(**params).fit(X, Y[:, 0])
         for j in range(3):
             basis = seed._fitted.basis
             phi = basis.features().of(X)
-            coef, b = ridge_of(phi[folds != j], Y[folds != j, 0], params["alpha"], params["fit_intercept"])
-            left = Y[folds == j, 0] - phi[folds == j] @ coef - b
+            coef, b = ridge(phi[folds != j], Y[folds != j, 0], params["alpha"], params["fit_intercept"])
+            left = Y[folds == j, 0] - phi[folds == j] @ coef[:, 0] - b
             spread = ((Y[folds == j, 0] - Y[folds == j, 0].mean()) ** 2).sum()
-            wanted = 1 - (left**2).sum() / spread, -np.abs(left).max()
-            scores = [found.cv_results_[f"split{j}_test_{name}"][i] for name in ("r2", "neg_max_error")]
-            assert_allclose(scores, wanted, rtol=0, atol=1e-8)
-    alone = clone(model).set_params(**found.best_params_).fit(X, Y[:, 0])
-    assert_allclose(found.predict(NEW), alone.predict(NEW), rtol=0, atol=1e-9)
+            expected = 1 - (left**2).sum() / spread, -np.abs(left).max()
+            scores = [actual.cv_results_[f"split{j}_test_{name}"][i] for name in ("r2", "neg_max_error")]
+            assert_allclose(scores, expected, rtol=0, atol=1e-8)
+    alone = clone(model).set_params(**actual.best_params_).fit(X, Y[:, 0])
+    assert_allclose(actual.predict(NEW), alone.predict(NEW), rtol=0, atol=1e-9)
 
 
-def test_searches_draw_landmarks_by_the_kernel_for_every_kernel():
+def test_a_search_chooses_landmarks_for_each_kernel():
     model = KernelRidge(alpha=0.1, n_landmarks=6, landmarks="rpcholesky", random_state=0)
     best = SweepSearchCV(model, {"kernel": [Gaussian(0.2), Gaussian(20.0)]}, cv=3).fit(X, Y[:, 0]).best_estimator_
     alone = model.set_params(kernel=best.kernel).fit(X, Y[:, 0])

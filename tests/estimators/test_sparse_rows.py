@@ -1,4 +1,4 @@
-"""Sparse rows in memory: every estimator gives the bits of the same rows when they are dense, a piece at a time."""
+"""Sparse rows in memory become dense in pieces, and give the bits of dense rows."""
 
 import tracemalloc
 
@@ -43,11 +43,11 @@ MODELS = {
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csc_matrix])
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_fits_and_predictions_are_those_of_dense_rows(model, kind):
+def test_fits_and_predictions_equal_those_of_dense_rows(model, kind):
     dense = model.fit(X, y).predict(X)
-    found = model.fit(kind(X), y).predict(kind(X))
-    assert isinstance(found, np.ndarray)
-    assert_array_equal(found, dense)
+    actual = model.fit(kind(X), y).predict(kind(X))
+    assert isinstance(actual, np.ndarray)
+    assert_array_equal(actual, dense)
 
 
 def test_a_dask_array_of_sparse_blocks_is_read_as_its_rows():
@@ -56,7 +56,7 @@ def test_a_dask_array_of_sparse_blocks_is_read_as_its_rows():
     assert_array_equal(model.fit(blocks, y).predict(X), model.fit(da.from_array(X, chunks=(100, 12)), y).predict(X))
 
 
-def test_wide_rows_are_never_dense_all_at_once():
+def test_wide_rows_become_dense_in_pieces():
     n, d = 4000, 5000  # 160 MB when dense
     S = sparse.random_array((n, d), density=0.002, format="csr", rng=np.random.default_rng(0))
     model = KernelRidge(Gaussian(2.0), n_landmarks=10, random_state=0)
@@ -86,18 +86,18 @@ def test_a_corpus_of_sparse_rows_holds_dense_ones(tmp_path):
     assert_array_equal(np.asarray(corpus), X)
 
 
-def test_transforms_are_dense_and_columns_by_themselves_sparse_too():
+def test_transforms_and_partial_fits_accept_sparse_rows():
     assert_array_equal(UnitNormalizer().fit_transform(sparse.csr_array(X)), UnitNormalizer().fit_transform(X))
     features = Nystroem(Linear(), n_components=5, random_state=0).fit_transform(sparse.csr_array(X))
     assert isinstance(features, np.ndarray)
     model = KernelRidge(Gaussian(2.0), n_landmarks=20, random_state=0)
-    for part in (slice(0, 100), slice(100, 240)):
-        model.partial_fit(sparse.csr_array(X[part]), y[part])
+    for rows in (slice(0, 100), slice(100, 240)):
+        model.partial_fit(sparse.csr_array(X[rows]), y[rows])
     assert model.predict(sparse.csr_array(X[:5])).shape == (5,)
     assert model.predict(X[:5]).shape == (5,)
 
 
-def test_what_cannot_be_read_is_refused_by_name():
+def test_invalid_sparse_rows_are_refused():
     bad = X.copy()
     bad[7, 2] = np.nan
     with pytest.raises(DataError, match="NaN"):

@@ -1,12 +1,11 @@
-"""SSSL: its three forms against the dense ones, unlabelled rows in every guise, and components beyond the rank."""
-
-import warnings
+"""SSSL: its three forms against the dense ones, unlabelled rows of every kind, and graphs."""
 
 import numpy as np
 import pytest
 import reference
 import reference_adaptation
 from numpy.testing import assert_allclose, assert_array_equal
+from rounding import catch_warnings_of
 
 from bigkernel import SSSL, Gaussian, Linear, Sigmoid, SSSLClassifier, load_model, save_model
 from bigkernel.errors import ConfigError, RankDeficiencyWarning
@@ -23,69 +22,66 @@ PARTLY = np.where(LABELLED[:, None], Y, np.nan)
 LABELS = rng.integers(0, 3, N)
 CODES = np.where(LABELLED, LABELS, -1)
 HOT = (LABELS[:, None] == np.arange(3))[LABELLED] * 1.0
-K = reference.gaussian(X, X, SIGMA)
-B, CORE = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
-GRAPH = reference_adaptation.laplacian(
-    reference_adaptation.anchors(X, Z, lambda a, b: reference.gaussian(a[None], b[None], SIGMA)[0, 0], 4), np.ones(N)
-)
 GIVEN = {"kernel": Gaussian(SIGMA), "alpha": ALPHA, "n_components": S}
-FORMS = {
-    "exact": ({}, X, lambda Y: reference.sssl_exact(K, LABELLED, Y, S, ALPHA)),
-    "landmarks": (
-        {"landmarks": Z, "eigenfunctions": "landmarks"},
-        Z,
-        lambda Y: reference.sssl_landmarks(CORE, B[LABELLED].T, Y, S, ALPHA),
-    ),
-    "all": ({"landmarks": Z, "eigenfunctions": "all"}, Z, lambda Y: reference.sssl_all(B, CORE, LABELLED, Y, S, ALPHA)),
-    "graph": (
-        {"landmarks": Z, "manifold": 0.7, "n_neighbors": 4},
-        Z,
-        lambda Y: reference.sssl_all(B, CORE, LABELLED, Y, S, ALPHA, 0.7 * GRAPH),
-    ),
-}
-every_form = pytest.mark.parametrize("settings, points, oracle", FORMS.values(), ids=FORMS)
-
-pytestmark = pytest.mark.usefixtures("small_steps")
 
 
-@every_form
-def test_regression_is_that_of_the_dense_form(settings, points, oracle):
-    model = SSSL(**GIVEN, **settings).fit(X, PARTLY)
-    wanted = reference.gaussian(NEW, points, SIGMA) @ oracle(Y[LABELLED])
-    assert_allclose(model.predict(NEW), wanted, atol=1e-8)
-    assert model.n_components_ == S
-
-
-@every_form
-def test_classes_are_one_hot_targets_and_minus_one_is_unlabelled(settings, points, oracle):
-    model = SSSLClassifier(**GIVEN, **settings).fit(X, CODES)
-    wanted = reference.gaussian(NEW, points, SIGMA) @ oracle(HOT)
-    assert_array_equal(model.classes_, [0, 1, 2])
-    assert_allclose(model.decision_function(NEW), wanted, atol=1e-8)
-    assert_array_equal(model.predict(NEW), wanted.argmax(axis=1))
+def gaussian(A, B):
+    return reference.gaussian(A, B, SIGMA)
 
 
 def sigmoid(A, B):
     return reference.sigmoid(A, B, 1.0, -0.5)
 
 
-OF_SIGMOID = {
-    "exact": ({}, X, lambda Y: reference.sssl_exact(sigmoid(X, X), LABELLED, Y, S, ALPHA)),
-    "landmarks": (
-        {"landmarks": Z, "eigenfunctions": "landmarks"},
-        Z,
-        lambda Y: reference.sssl_landmarks(sigmoid(Z, Z), sigmoid(Z, X[LABELLED]), Y, S, ALPHA),
-    ),
-    "all": (
-        {"landmarks": Z, "eigenfunctions": "all"},
-        Z,
-        lambda Y: reference.sssl_all(sigmoid(X, Z), sigmoid(Z, Z), LABELLED, Y, S, ALPHA),
-    ),
-}
+def forms(k):
+    """Return settings, landmarks and the dense coefficients for targets of the labelled rows, of every form."""
+    return {
+        "exact": ({}, X, lambda Y, rows=LABELLED, s=S, alpha=ALPHA: reference.sssl_exact(k(X, X), rows, Y, s, alpha)),
+        "landmarks": (
+            {"landmarks": Z, "eigenfunctions": "landmarks"},
+            Z,
+            lambda Y, rows=LABELLED, s=S, alpha=ALPHA: reference.sssl_landmarks(k(Z, Z), k(Z, X[rows]), Y, s, alpha),
+        ),
+        "all": (
+            {"landmarks": Z, "eigenfunctions": "all"},
+            Z,
+            lambda Y, rows=LABELLED, s=S, alpha=ALPHA: reference.sssl_all(k(X, Z), k(Z, Z), rows, Y, s, alpha),
+        ),
+    }
 
 
-@pytest.mark.parametrize("settings, points, oracle", OF_SIGMOID.values(), ids=OF_SIGMOID)
-def test_a_sigmoid_keeps_its_positive_eigenfunctions_and_says_what_is_dropped(settings, points, oracle):
+def of_graph(Y):
+    """Return the dense coefficients with a graph of four neighbours."""
+    P = reference_adaptation.anchors(X, Z, lambda a, b: gaussian(a[None], b[None])[0, 0], 4)
+    graph = 0.7 * reference_adaptation.laplacian(P, np.ones(N))
+    return reference.sssl_all(gaussian(X, Z), gaussian(Z, Z), LABELLED, Y, S, ALPHA, graph)
+
+
+FORMS = forms(gaussian) | {"graph": ({"landmarks": Z, "manifold": 0.7, "n_neighbors": 4}, Z, of_graph)}
+every_form = pytest.mark.parametrize("settings, points, oracle", FORMS.values(), ids=FORMS)
+
+pytestmark = pytest.mark.usefixtures("small_steps")
+
+
+@every_form
+def test_regression_matches_the_dense_form(settings, points, oracle):
+    model = SSSL(**GIVEN, **settings).fit(X, PARTLY)
+    expected = gaussian(NEW, points) @ oracle(Y[LABELLED])
+    assert_allclose(model.predict(NEW), expected, atol=1e-8)
+    assert model.n_components_ == S
+
+
+@every_form
+def test_classes_are_one_hot_targets_and_minus_one_is_unlabelled(settings, points, oracle):
+    model = SSSLClassifier(**GIVEN, **settings).fit(X, CODES)
+    expected = gaussian(NEW, points) @ oracle(HOT)
+    assert_array_equal(model.classes_, [0, 1, 2])
+    assert_allclose(model.decision_function(NEW), expected, atol=1e-8)
+    assert_array_equal(model.predict(NEW), expected.argmax(axis=1))
+
+
+@pytest.mark.parametrize("settings, points, oracle", forms(sigmoid).values(), ids=forms(sigmoid))
+def test_negative_eigenvalues_of_a_sigmoid_are_dropped_with_a_warning(settings, points, oracle):
     model = SSSL(**{**GIVEN, "kernel": Sigmoid(1.0, -0.5)}, **settings)
     values = np.linalg.eigvalsh(sigmoid(points, points))
     share = 100 * -values[values < 0].sum() / np.abs(values).sum()
@@ -100,34 +96,25 @@ def test_a_sigmoid_keeps_its_positive_eigenfunctions_and_says_what_is_dropped(se
 
 
 @pytest.mark.parametrize("settings", [{}, {"landmarks": X[:30]}], ids=["exact", "all"])
-def test_eigenvalues_are_the_largest_of_the_matrix_and_its_approximation(settings):
+def test_eigenvalues_are_the_largest_of_the_kernel_matrix(settings):
     model = SSSL(**GIVEN, **settings).fit(X, PARTLY)
-    T = reference.whitening(reference.gaussian(X[:30], X[:30], SIGMA))
-    Phi = reference.gaussian(X, X[:30], SIGMA) @ T
-    matrix = Phi @ Phi.T if settings else K
+    T = reference.whitening(gaussian(X[:30], X[:30]))
+    Phi = gaussian(X, X[:30]) @ T
+    matrix = Phi @ Phi.T if settings else gaussian(X, X)
     assert_allclose(model.eigenvalues_, np.linalg.eigvalsh(matrix)[::-1][:S], rtol=1e-8)
 
 
-def dense_linear(form, s, alpha, labelled=LABELLED):
-    """The oracle of a form with the linear kernel."""
-    k = reference.linear
-    if not form:
-        return k(NEW, X) @ reference.sssl_exact(k(X, X), labelled, Y[labelled], s, alpha)
-    if form.get("eigenfunctions") == "landmarks":
-        return k(NEW, Z) @ reference.sssl_landmarks(k(Z, Z), k(Z, X[labelled]), Y[labelled], s, alpha)
-    return k(NEW, Z) @ reference.sssl_all(k(X, Z), k(Z, Z), labelled, Y[labelled], s, alpha)
-
-
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
-@pytest.mark.parametrize("form", [{}, {"landmarks": Z}, {"landmarks": Z, "eigenfunctions": "landmarks"}])
+@pytest.mark.parametrize("settings, points, oracle", forms(reference.linear).values(), ids=forms(reference.linear))
 @pytest.mark.parametrize("s", [2, 50])
 @pytest.mark.parametrize("n_labels", [1, 40])
-def test_without_a_penalty_the_weights_of_the_eigenfunctions_have_least_norm(n_labels, s, form):
-    labelled = np.arange(N) < n_labels  # fewer labels than eigenfunctions among them
+def test_without_a_penalty_the_weights_of_the_eigenfunctions_have_least_norm(n_labels, s, settings, points, oracle):
+    labelled = np.arange(N) < n_labels  # sometimes fewer labels than eigenfunctions
     target = np.where(labelled[:, None], Y, np.nan)
-    model = SSSL(Linear(), n_components=s, alpha=0, **form).fit(X, target)
+    model = SSSL(Linear(), n_components=s, alpha=0, **settings).fit(X, target)
     assert model.n_components_ == min(s, D)
-    assert_allclose(model.predict(NEW), dense_linear(form, s, 0.0, labelled), atol=1e-8)
+    coefficients = oracle(Y[labelled], labelled, s, 0.0)
+    assert_allclose(model.predict(NEW), reference.linear(NEW, points) @ coefficients, atol=1e-8)
 
 
 @pytest.mark.parametrize("form", [{}, {"landmarks": Z}], ids=["exact", "all"])
@@ -141,10 +128,10 @@ def test_weights_count_rows(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_gcv_takes_the_penalty_of_least_dense_gcv(form):
+def test_gcv_minimises_the_dense_criterion(form):
     settings, n = FORMS[form][0], LABELLED.sum()
     weight = rng.uniform(0.5, 2, N)
-    # one column of the identity a labelled row: predictions at these rows are the columns of the hat matrix
+    # with the identity as targets of the labelled rows, their predictions are the hat matrix
     unit = np.full((N, n), np.nan)
     unit[LABELLED] = np.eye(n)
 
@@ -166,11 +153,11 @@ def test_gcv_takes_the_penalty_of_least_dense_gcv(form):
 
 
 @pytest.mark.parametrize("kind", [str, object], ids=["text", "objects"])
-def test_minus_one_among_text_is_no_label_in_memory_too(kind):
+def test_minus_one_as_text_means_unlabelled(kind):
     names = np.array(["a", "b", "c", "-1"])[CODES].astype(kind)
-    found, wanted = (SSSLClassifier(landmarks=Z, **GIVEN).fit(X, y) for y in (names, CODES))
-    assert found.classes_.tolist() == ["a", "b", "c"]
-    assert_array_equal(found.predict(NEW), np.array(["a", "b", "c"])[wanted.predict(NEW)])
+    actual, expected = (SSSLClassifier(landmarks=Z, **GIVEN).fit(X, y) for y in (names, CODES))
+    assert actual.classes_.tolist() == ["a", "b", "c"]
+    assert_array_equal(actual.predict(NEW), np.array(["a", "b", "c"])[expected.predict(NEW)])
 
 
 def moons(count):
@@ -180,7 +167,7 @@ def moons(count):
     return x + 0.1 * draw.normal(size=x.shape), side
 
 
-def test_a_graph_tells_two_moons_by_four_labels_each_and_keeps_everything_else_of_sssl(tmp_path):
+def test_a_graph_separates_two_moons_with_four_labels_each(tmp_path):
     x, side = moons(1000)
     y = np.full(1000, -1)
     known = [0, 1, 200, 201, 400, 401, 600, 601]
@@ -194,7 +181,7 @@ def test_a_graph_tells_two_moons_by_four_labels_each_and_keeps_everything_else_o
     assert right[10.0] > 0.99
     model = SSSLClassifier(Gaussian(0.3), manifold=10.0, **given).fit(x, y)
     assert model.fit_report()["diagnostics"]["prediction_error"] < 1e-5
-    # a model with its sums, from a file, and rows that come later
+    # a saved model with its sums, and partial fits
     save_model(model, tmp_path / "moons.model")
     again = load_model(tmp_path / "moons.model")
     assert_array_equal(again.decision_function(x), model.decision_function(x))
@@ -204,35 +191,34 @@ def test_a_graph_tells_two_moons_by_four_labels_each_and_keeps_everything_else_o
     assert_allclose(half.decision_function(x), model.decision_function(x), atol=1e-6)
 
 
-def test_a_graph_of_float32_rows_is_right_or_warned_of():
+def test_a_graph_of_float32_rows_is_accurate_or_warns():
     x, side = moons(2000)
     x, y = x.astype(np.float32), np.where(np.arange(2000) % 40 < 2, side, -1)
     for manifold in (1.0, 1e3):
         given = {"n_landmarks": 60, "n_components": 8, "manifold": manifold, "random_state": 0}
         exact = SSSLClassifier(Gaussian(0.5), dtype="float64", **given).fit(x, y).decision_function(x)
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            found = SSSLClassifier(Gaussian(0.5), **given).fit(x, y).decision_function(x)
-        assert told or np.linalg.norm(found - exact) < 1e-3 * np.linalg.norm(exact)
+        model, caught = catch_warnings_of(SSSLClassifier(Gaussian(0.5), **given).fit, x, y)
+        actual = model.decision_function(x)
+        assert caught or np.linalg.norm(actual - exact) < 1e-3 * np.linalg.norm(exact)
 
 
 @pytest.mark.parametrize(
-    "settings, words",
+    "settings, message",
     [
         ({"n_landmarks": None}, "set n_landmarks"),
         ({"n_landmarks": 9, "eigenfunctions": "landmarks"}, "eigenfunctions='all'"),
         ({"n_landmarks": 9, "landmarks": "fourier"}, "random features have no landmarks"),
     ],
 )
-def test_a_graph_without_landmarks_to_meet_in_is_refused(settings, words):
-    with pytest.raises(ConfigError, match=words):
+def test_a_graph_without_landmarks_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
         SSSL(manifold=1.0, **settings).fit(X, PARTLY)
     model = SSSL(**GIVEN, landmarks=Z, manifold=1.0).fit(X, PARTLY)
     with pytest.raises(ConfigError, match="graph joins all landmarks"):
         model.with_landmarks(9)
 
 
-def test_another_number_of_neighbours_is_no_part_of_a_graph():
+def test_another_number_of_neighbours_is_refused():
     model = SSSL(**GIVEN, landmarks=Z, manifold=1.0, n_neighbors=3).partial_fit(X[:50], PARTLY[:50])
     model.set_params(n_neighbors=4)
     for again in (model.refit, lambda: model.partial_fit(X[50:], PARTLY[50:])):
@@ -246,7 +232,7 @@ def test_another_number_of_neighbours_is_no_part_of_a_graph():
     model.fit(X, PARTLY)
 
 
-def test_a_stored_model_knows_the_number_of_neighbours_of_its_graph(tmp_path):
+def test_a_saved_model_keeps_its_number_of_neighbours(tmp_path):
     save_model(SSSL(**GIVEN, landmarks=Z, manifold=1.0).fit(X[:50], PARTLY[:50]), tmp_path / "graph.model")
     model = load_model(tmp_path / "graph.model")
     with pytest.raises(ConfigError, match=r"n_neighbors=4: expected 3"):
@@ -255,7 +241,7 @@ def test_a_stored_model_knows_the_number_of_neighbours_of_its_graph(tmp_path):
     assert_allclose(model.predict(X), SSSL(**GIVEN, landmarks=Z, manifold=1.0).fit(X, PARTLY).predict(X), rtol=1e-7)
 
 
-def test_rows_without_a_graph_end_that_of_the_rows_before():
+def test_a_partial_fit_without_a_graph_drops_the_graph():
     model = SSSL(**GIVEN, landmarks=Z, manifold=1.0).partial_fit(X[:50], PARTLY[:50])
     model.set_params(manifold=0.0).partial_fit(X[50:], PARTLY[50:])
     plain = SSSL(**GIVEN, landmarks=Z).fit(X, PARTLY)

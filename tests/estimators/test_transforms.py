@@ -1,4 +1,4 @@
-"""Row transforms against scikit-learn's and plain row maps, on every kind of input, alone and before an estimator."""
+"""Row transforms against scikit-learn and plain row maps, with every kind of input, alone and in pipelines."""
 
 import dask.array as da
 import numpy as np
@@ -47,18 +47,18 @@ IMAGES = IMAGES.reshape(N, -1)
 
 
 def mapped_by(function):
-    """A transformer of scikit-learn that learns nothing."""
+    """Return a transformer of scikit-learn that only applies a function."""
     return lambda A: preprocessing.FunctionTransformer(function).fit(A)
 
 
 def axes(A):
-    """Principal axes (d, d) and deviations by a singular value decomposition, which squares nothing."""
+    """Return principal axes (d, d) and deviations by a singular value decomposition."""
     _, values, axes = np.linalg.svd(A - A.mean(axis=0), full_matrices=False)
     return axes.T * np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)]), values / np.sqrt(len(A))
 
 
 def whitened(A):
-    """The first three principal components, of variance 1."""
+    """Return a transformer to the first three principal components, of variance 1."""
     (V, deviations), mean = axes(A), A.mean(axis=0)
     return mapped_by(lambda X: (X - mean) @ V[:, :3] / deviations[:3])(A)
 
@@ -69,12 +69,12 @@ def side_by_side(**weights):
 
 
 def alone(A):
-    """The transforms of `side_by_side`, each by itself."""
+    """Return a transformer that concatenates the transforms of `side_by_side`."""
     z, chain = Standardizer().fit(A), make_pipeline(UnitNormalizer(), Projector(2)).fit(A)
     return mapped_by(lambda X: np.hstack([z.transform(X), 0.25 * chain.transform(X), -2.0 * X]))(A)
 
 
-# ours, theirs, the rows, and the errors in float64 and in float32 that are allowed
+# ours, theirs, rows, and the tolerances in float64 and float32
 TRANSFORMS = {
     "rescaler": (lambda: Rescaler(0.25), mapped_by(lambda X: X * 0.25), X, 1e-12, 1e-5),
     "unit norm": (UnitNormalizer, lambda A: preprocessing.Normalizer().fit(A), X, 1e-12, 1e-5),
@@ -97,7 +97,7 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 @pytest.fixture
 def build(tmp_path, make_corpus):
-    """Rows as one of the kinds of input, with their labels where the kind is a corpus."""
+    """Return a function that gives rows as one of the kinds of input, a corpus with labels."""
 
     def make(kind, X):
         labels = {"y": LABELS, "classes": (0, 1, 2)} if kind == "corpus" else {}
@@ -111,14 +111,14 @@ def build(tmp_path, make_corpus):
 def test_every_kind_of_input_is_mapped_as_by_scikit_learn(build, ours, theirs, rows, exact, narrow, kind):
     given = build(kind, rows)
     mapped = ours().fit(given).transform(given)
-    wanted = theirs(rows).transform(rows)
-    assert mapped.shape == wanted.shape
-    assert_allclose(plain(mapped), wanted, rtol=exact, atol=exact)
+    expected = theirs(rows).transform(rows)
+    assert mapped.shape == expected.shape
+    assert_allclose(plain(mapped), expected, rtol=exact, atol=exact)
     assert isinstance(mapped, {"numpy": np.ndarray, "dask": da.Array}.get(kind, Rows))
 
 
 @every_transform
-def test_a_row_is_mapped_alike_wherever_it_stands(ours, theirs, rows, exact, narrow):
+def test_a_row_is_mapped_independently_of_the_others(ours, theirs, rows, exact, narrow):
     order, model = rng.permutation(N), ours().fit(rows)
     assert_array_equal(model.transform(rows[order]), model.transform(rows)[order])
     assert_array_equal(model.transform(rows[5:6]), model.transform(rows)[5:6])
@@ -126,7 +126,7 @@ def test_a_row_is_mapped_alike_wherever_it_stands(ours, theirs, rows, exact, nar
 
 @pytest.mark.parametrize("dtype, expected", [(np.uint8, np.float32), (np.float32, np.float32), (int, np.float64)])
 @every_transform
-def test_results_are_floating_point_and_the_input_stays_as_it_was(ours, theirs, rows, exact, narrow, dtype, expected):
+def test_results_are_floating_point_and_the_input_is_unchanged(ours, theirs, rows, exact, narrow, dtype, expected):
     rows = np.abs(rows).astype(dtype)
     before = rows.copy()
     mapped = ours().fit(rows).transform(rows)
@@ -145,9 +145,7 @@ def test_another_number_of_features_is_refused(build, ours, theirs, rows, exact,
 
 
 @every_transform
-def test_a_saved_transform_gives_the_same_rows_and_has_the_manners_of_scikit_learn(
-    tmp_path, ours, theirs, rows, exact, narrow
-):
+def test_a_saved_transform_gives_the_same_rows_and_follows_scikit_learn(tmp_path, ours, theirs, rows, exact, narrow):
     with pytest.raises(NotFittedError):
         ours().transform(rows)
     model = clone(ours()).fit(rows)
@@ -163,7 +161,7 @@ def test_a_saved_transform_gives_the_same_rows_and_has_the_manners_of_scikit_lea
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
 @every_kind
-def test_means_and_deviations_are_those_of_scikit_learn(build, kind, weight):
+def test_means_and_deviations_match_scikit_learn(build, kind, weight):
     ours = Standardizer().fit(build(kind, X), sample_weight=weight)
     theirs = preprocessing.StandardScaler().fit(X, sample_weight=weight)
     assert_allclose(ours.mean_, theirs.mean_, rtol=1e-12 if weight is not None else 1e-13)
@@ -171,7 +169,7 @@ def test_means_and_deviations_are_those_of_scikit_learn(build, kind, weight):
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1e6 + 0.1, -1e-3])
-def test_a_constant_feature_is_centred_and_not_blown_up(value):
+def test_a_constant_feature_is_centred_and_not_scaled(value):
     constant = np.column_stack([np.full(N, value), X])
     model = Standardizer().fit(constant)
     assert model.scale_[0] == 1
@@ -182,7 +180,7 @@ APART = np.concatenate([rng.normal(size=(300, 2)), 1e4 + rng.normal(size=(300, 2
 
 
 @pytest.mark.parametrize("rows, rtol", [(X + 1e3, 1e-8), (X + 1e6, 1e-8), (APART, 1e-12)], ids=["1e3", "1e6", "half"])
-def test_an_offset_of_all_rows_or_of_half_of_them_costs_no_digits_of_the_deviation(rows, rtol):
+def test_an_offset_costs_no_digits_of_the_deviation(rows, rtol):
     assert_allclose(Standardizer().fit(rows).scale_, rows.std(axis=0), rtol=rtol)
 
 
@@ -222,7 +220,7 @@ def test_a_pipeline_predicts_the_same_from_every_kind_of_input(build, make, rows
         assert_allclose(np.asarray(values), expected, atol=tolerance, err_msg=kind)
 
 
-def test_rows_that_are_not_finite_are_refused_by_number(build):
+def test_rows_that_are_not_finite_are_refused_with_their_number(build):
     bad = X.copy()
     bad[77, 1] = np.nan
     for kind in ("dask", "zarr", "corpus"):
@@ -238,13 +236,13 @@ def test_rows_that_are_not_finite_stay_so_in_lazy_arrays(transformer, bad):
     fitted, broken = transformer.fit(X), X.copy()
     broken[7, 1] = bad
     with np.errstate(invalid="ignore"):
-        found = fitted.transform(da.from_array(broken, chunks=(16, D))).compute(scheduler="synchronous")
-    assert np.isnan(found[7]).all()
-    assert_allclose(np.delete(found, 7, axis=0), np.delete(fitted.transform(X), 7, axis=0), atol=1e-12)
+        actual = fitted.transform(da.from_array(broken, chunks=(16, D))).compute(scheduler="synchronous")
+    assert np.isnan(actual[7]).all()
+    assert_allclose(np.delete(actual, 7, axis=0), np.delete(fitted.transform(X), 7, axis=0), atol=1e-12)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e7])
-def test_components_are_those_of_singular_values(rng, offset):
+def test_components_match_singular_vectors(rng, offset):
     A = rng.normal(size=(500, 6)) @ np.diag([9, 5, 3, 1, 0.1, 0.01]) @ np.linalg.qr(rng.normal(size=(6, 6)))[0] + offset
     V, deviations = axes(A)
     model = Projector().fit(A)
@@ -259,7 +257,7 @@ def test_components_are_those_of_singular_values(rng, offset):
     assert_allclose(narrow, (A - A.mean(axis=0)) @ V[:, :4], atol=1e-4 if not offset else 20)
 
 
-def test_directions_without_variance_are_left_out_and_rows_without_any_refused():
+def test_directions_without_variance_are_dropped_and_constant_rows_refused():
     A = np.outer(np.arange(5.0), [3, 4, 0])
     model = Projector(2, whiten=True).fit(A)
     assert_allclose(model.components_, [[0.6, 0.8, 0]], atol=1e-12)
@@ -274,13 +272,13 @@ def test_directions_without_variance_are_left_out_and_rows_without_any_refused()
 
 @pytest.mark.parametrize("d, r", [(301, 37), (784, 300), (300, 1)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_product_gives_a_row_the_same_bits_wherever_it_lies(rng, d, r, dtype):
+def test_a_product_gives_a_row_the_same_bits_in_any_chunk(rng, d, r, dtype):
     row_map = LinearMap(rng.normal(size=d), rng.normal(size=(d, r)))
     A = rng.normal(size=(700, d)).astype(dtype)
     with threadpool_limits(1, user_api="blas"):  # as in a sweep
         whole = row_map.apply(A.copy())
-        parts = [row_map.apply(part) for part in np.split(A, [1, 18, 300, 651])]
-        assert_array_equal(np.concatenate(parts), whole)
+        pieces = [row_map.apply(piece) for piece in np.split(A, [1, 18, 300, 651])]
+        assert_array_equal(np.concatenate(pieces), whole)
         assert_array_equal(row_map.apply(A[::-1].copy()), whole[::-1])
         A[5] = np.nan
         assert_array_equal(np.delete(row_map.apply(A), 5, axis=0), np.delete(whole, 5, axis=0))
@@ -290,7 +288,7 @@ def test_a_product_gives_a_row_the_same_bits_wherever_it_lies(rng, d, r, dtype):
     assert error.max() < 100 * np.finfo(dtype).eps
 
 
-def test_transforms_side_by_side_can_be_searched_and_are_refused_by_name():
+def test_unions_can_be_searched_and_refuse_invalid_transforms():
     model = make_pipeline(side_by_side(z=0.5), KernelRidge(n_landmarks=20, random_state=0))
     weights = [{"z": 0.5}, {"z": 0.1}]
     grid = {"rowunion__transformer_weights": weights, "rowunion__chain__projector__n_components": [1, 2]}
@@ -310,14 +308,14 @@ def test_transforms_side_by_side_can_be_searched_and_are_refused_by_name():
 
 
 @of_images
-def test_a_corpus_says_the_shape_of_its_images(ours, tmp_path):
+def test_the_image_shape_comes_from_the_corpus(ours, tmp_path):
     model = ours().fit(write_corpus(tmp_path / "c", IMAGES, LABELS, image_shape=SHAPE))
     assert (model.image_height_, model.image_width_) == SHAPE
     assert_array_equal(model.transform(IMAGES), ours(SHAPE).fit(IMAGES).transform(IMAGES))
 
 
 @of_images
-def test_images_are_squares_where_nobody_says_otherwise(ours, tmp_path):
+def test_images_are_square_by_default(ours, tmp_path):
     model = ours().fit(IMAGES[:, :49])
     assert (model.image_height_, model.image_width_) == (7, 7)
     save_model(model, tmp_path / "m")
@@ -327,7 +325,7 @@ def test_images_are_squares_where_nobody_says_otherwise(ours, tmp_path):
 
 
 @of_images
-def test_a_shape_that_does_not_fit_is_refused(ours):
+def test_an_invalid_image_shape_is_refused(ours):
     with pytest.raises(DataError, match="image_shape: 5×9 is 45 pixels, but rows have 54"):
         ours(image_shape=(5, 9)).fit(IMAGES)
     for shape in ((54,), (6, 9, 1), (0, 54), (-6, -9), (5.4, 10)):

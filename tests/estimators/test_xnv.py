@@ -1,4 +1,4 @@
-"""XNV against its dense form for every kind of input; rows added, solved again, cut and spread over workers."""
+"""XNV: its dense form, landmarks of two views, and invalid arguments."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 
 def dense(targets, *, weight=None, intercept=True, points=Z, rows=NEW):
-    """What the paper predicts for new rows."""
+    """Return the predictions of the paper for new rows."""
 
     def features(A, view):
         return reference_views.features(reference.gaussian(A, view, SIGMA), reference.gaussian(view, view, SIGMA))
@@ -37,12 +37,12 @@ def dense(targets, *, weight=None, intercept=True, points=Z, rows=NEW):
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
 @pytest.mark.parametrize("intercept", [True, False])
-def test_regression_is_that_of_the_dense_form(intercept, weight):
+def test_regression_matches_the_dense_form(intercept, weight):
     model = XNV(**GIVEN, fit_intercept=intercept).fit(X, PARTLY, sample_weight=weight)
     assert_allclose(model.predict(NEW), dense(Y[LABELLED], weight=weight, intercept=intercept), atol=1e-8)
 
 
-def test_drawn_views_are_a_random_half_each_of_rows_that_are_sorted():
+def test_views_are_random_halves_of_the_landmarks():
     line = np.linspace(0, 1, 400)[:, None]
     model = XNV(Gaussian(0.1), n_landmarks=20, random_state=0).fit(line, line[:, 0])
     first, second = model.landmarks_[:20, 0], model.landmarks_[20:, 0]
@@ -50,12 +50,12 @@ def test_drawn_views_are_a_random_half_each_of_rows_that_are_sorted():
     for view in (first, second):
         assert view.min() < 0.25
         assert view.max() > 0.75
-    wanted = XNV(Gaussian(0.1), landmarks=model.landmarks_, n_landmarks=20).fit(line, line[:, 0])
-    assert_array_equal(model.predict(line), wanted.predict(line))
+    expected = XNV(Gaussian(0.1), landmarks=model.landmarks_, n_landmarks=20).fit(line, line[:, 0])
+    assert_array_equal(model.predict(line), expected.predict(line))
 
 
 @pytest.mark.parametrize("choice", ["uniform", "k-means"])
-def test_without_a_number_an_array_tells_it_and_few_rows_are_shared_by_both_views(choice):
+def test_default_numbers_of_landmarks(choice):
     given = {"kernel": Gaussian(SIGMA), "alpha": ALPHA}
     model = XNV(**given, landmarks=Z).fit(X, PARTLY)
     assert_allclose(model.predict(NEW), dense(Y[LABELLED]), atol=1e-8)
@@ -64,7 +64,7 @@ def test_without_a_number_an_array_tells_it_and_few_rows_are_shared_by_both_view
     assert XNV(**given, random_state=0).fit(wide, wide[:, 0]).landmarks_.shape == (400, 1)
 
 
-def test_a_choice_that_finds_an_odd_number_leaves_one_out():
+def test_an_odd_number_of_chosen_landmarks_drops_one():
     points = np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [3.0, 0.5]], 20, axis=0)
     model = XNV(Gaussian(1.0), landmarks="k-means", n_landmarks=4, random_state=0)
     with pytest.warns(RankDeficiencyWarning):
@@ -82,16 +82,16 @@ def test_the_trace_error_is_that_of_both_views():
     assert model.fit_report()["trace_error"] == pytest.approx(1 - known / whole, abs=1e-8)
     gaussian = XNV(**GIVEN).fit(X, PARTLY)
     block, core = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
-    wanted = 1 - np.trace(block @ np.linalg.solve(core, block.T)) / N
-    assert gaussian.fit_report()["trace_error"] == pytest.approx(wanted, abs=1e-8)
+    expected = 1 - np.trace(block @ np.linalg.solve(core, block.T)) / N
+    assert gaussian.fit_report()["trace_error"] == pytest.approx(expected, abs=1e-8)
 
 
-def test_more_landmarks_than_there_are_cannot_be_taken():
+def test_more_landmarks_than_available_are_refused():
     with pytest.raises(ConfigError, match=f"from 1 to the {M} landmarks of a view"):
         XNV(**GIVEN).fit(X, PARTLY).with_landmarks(M + 1)
 
 
-def test_the_report_says_what_the_views_are():
+def test_the_report_describes_the_views():
     report = XNV(**GIVEN).fit(X, PARTLY).fit_report()
     assert report["view_ranks"] == [M, M]
     assert (report["landmarks"], report["rank"], report["labelled_rows"]) == (2 * M, M, 45)
@@ -118,6 +118,6 @@ def test_the_report_says_what_the_views_are():
         ({"alpha": np.nan}, ValueError, "alpha"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(change, error, message):
+def test_invalid_settings_are_refused(change, error, message):
     with pytest.raises(error, match=message):
         XNV(**{**GIVEN, **change}).fit(X, PARTLY)

@@ -1,6 +1,6 @@
 """Any input of any kind, for every estimator, `sweep` and the commands: a right result or an error that helps (F43).
 
-A case is drawn by hypothesis from `fuzz_cases`; `fuzz_judges` says what it may end in. The profile `full` draws some
+A case is drawn by hypothesis from `fuzz_cases`; `fuzz_oracles` says what it may end in. The profile `full` draws some
 2,500 cases.
 """
 
@@ -30,7 +30,7 @@ from fuzz_cases import (
     stored,
     targets,
 )
-from fuzz_judges import ENOUGH, INACCURATE, distance, kernel_least_squares, least_squares, require_named, require_told
+from fuzz_oracles import ENOUGH, INACCURATE, distance, kernel_least_squares, least_squares, require_known, require_named
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -85,7 +85,7 @@ def outcome(name: str, case: Case, place: Any) -> str:
         except Exception as error:
             require_named(error)
             return "refusal"
-    told = require_told(caught)
+    told = require_known(caught)
     assert time.process_time() - begun < SECONDS
     assert len(found) == (0 if case.new == "empty" else len(values)), found.shape
     sound = np.ones(len(found), bool)
@@ -223,7 +223,7 @@ def test_sums_of_any_rows_are_those_of_numpy_or_refused(case: Case) -> None:
         except Exception as error:
             require_named(error)
             return
-    require_told(caught)
+    require_known(caught)
     X = np.asarray(values, np.float64)
     with np.errstate(all="ignore"):
         wanted = {"n": np.float64(len(X)), "s": X.sum(axis=0), "q": (X**2).sum(axis=0), "size": np.abs(X).sum(axis=0)}

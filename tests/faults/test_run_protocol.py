@@ -57,9 +57,9 @@ def test_workers_that_die_at_any_step_of_their_tasks_cost_nothing(place, count):
     with world(place, 2) as machine:
         for first, after in pairs(range(1, 90), range(1, 60), count):
             machine.disk.restore({})
-            machine.told = set()
+            machine.reported = set()
             with mortal_workers(machine, {first, first + after}) as deaths:
                 bits = machine.drive()
-            machine.require_sound(bits, ())
+            machine.require_valid(bits, ())
             died[len(deaths)] += 1
     assert died[2] > count / 2

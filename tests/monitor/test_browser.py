@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from browser import Tab, browsing, chromium
 from distributed import Client, LocalCluster
-from made_run import make_run, put_into_journal, tell
+from made_run import make_run, put_figures, put_into_journal
 from probes import Both, Hold, Sleep, Sums
 from simulated import messages
 
@@ -171,7 +171,7 @@ def test_nothing_is_clipped_live_or_in_a_report(tab, scheduler, tmp_path, width)
     ]
     tune = {"score": "accuracy", "candidates": 6, "folds": 5, "edges": ["sigma: 0.5 is the least"], "records": records}
     run = make_run(tmp_path / "run", segments=40)
-    tell(run, ("score", score), ("fit", fit), ("tune", tune))
+    put_figures(run, ("score", score), ("fit", fit), ("tune", tune))
     feed(scheduler, *messages(2000, 100))
     for place in (page_of(scheduler), f"file://{write(run)}"):
         for dark in (False, True):
@@ -216,7 +216,9 @@ def test_names_from_outside_are_text(tab, scheduler, tmp_path):
 )
 def test_figures_of_another_version_cost_one_section_at_most(values, tab, tmp_path):
     run = make_run(tmp_path / "run")
-    tell(run, ("score", values), ("fit", {"diagnostics": values, "sweep": values}), ("tune", {"records": [values]}))
+    put_figures(
+        run, ("score", values), ("fit", {"diagnostics": values, "sweep": values}), ("tune", {"records": [values]})
+    )
     tab.open(f"file://{write(run)}")
     tab.until("!document.getElementById('repeat').hidden")
     assert tab.evaluate("document.querySelectorAll('section > .failure').length") <= 2

@@ -19,7 +19,7 @@ _numbers = itertools.count(1)  # of commands
 
 
 def chromium():
-    """Where a Chromium is, or None."""
+    """Return the path of a Chromium, or None."""
     return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
@@ -37,7 +37,7 @@ class Tab:
             self.call(f"{domain}.enable")
 
     def call(self, method, **parameters):
-        """The answer to one command of the protocol; events that come before it are noted."""
+        """Return the answer to one command of the protocol; earlier events are noted."""
         number = next(_numbers)
         message = {"id": number, "method": method, "params": parameters}
         if self._session:
@@ -71,7 +71,9 @@ class Tab:
             details = event["exceptionDetails"]
             self._complain(details.get("exception", {}).get("description", details["text"]))
         elif method == "Runtime.consoleAPICalled" and event["type"] in ("error", "warning", "assert"):
-            self._complain(" ".join(str(part.get("value", part.get("description"))) for part in event["args"]))
+            self._complain(
+                " ".join(str(argument.get("value", argument.get("description"))) for argument in event["args"])
+            )
         elif method == "Log.entryAdded" and event["entry"]["level"] == "error":
             self._complain(f"{event['entry']['text']} {event['entry'].get('url', '')}")
 
@@ -80,23 +82,23 @@ class Tab:
             self.problems.append(text)
 
     def open(self, url, *, width=1280, height=900, dark=False):
-        """Open an address in a window of this size, for somebody who prefers dark pages or not."""
+        """Open an address in a window of this size, with dark or light colours preferred."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         self.prefer(dark=dark)
         self.call("Page.navigate", url=url)
 
     def prefer(self, *, dark):
-        """What the system of whoever looks prefers."""
+        """Set the preferred colour scheme."""
         scheme = "dark" if dark else "light"
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def evaluate(self, expression):
-        """The value of a JavaScript expression, as JSON carries it."""
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in found:
-            raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
-        return found["result"].get("value")
+        """Return the value of a JavaScript expression, by JSON."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
 
     def until(self, expression, seconds=60):
         """Wait until an expression is true; one that throws is not true yet."""
@@ -119,7 +121,7 @@ class Tab:
 
 @contextmanager
 def browsing():
-    """A function that opens an empty tab, in a browser that is closed at the end of the block."""
+    """Yield a function that opens an empty tab, in a browser that is closed at the end of the block."""
     program = chromium()
     assert program is not None
     loop = asyncio.new_event_loop()
@@ -134,7 +136,7 @@ def browsing():
             try:
                 yield lambda: Tab(loop, socket)
             finally:
-                loop.run_until_complete(asyncio.wait_for(_part(socket), _ANSWER_SECONDS))
+                loop.run_until_complete(asyncio.wait_for(_disconnect(socket), _ANSWER_SECONDS))
         finally:
             process.terminate()
             try:
@@ -149,7 +151,7 @@ async def _connect(address):
     return await websocket_connect(address, max_message_size=2**26)
 
 
-async def _part(socket):
+async def _disconnect(socket):
     """Close a connection, and wait until it is."""
     socket.close()
     while await socket.read_message() is not None:
@@ -157,7 +159,7 @@ async def _part(socket):
 
 
 def _address(home, process):
-    """Where the browser listens: it writes port and path into its home."""
+    """Return the address of the browser, which writes its port and path into its home."""
     end, file = time.monotonic() + _START_SECONDS, home / "DevToolsActivePort"
     while time.monotonic() < end and process.poll() is None:
         if file.exists() and len(lines := file.read_text().split()) == 2:

@@ -1,7 +1,7 @@
-"""A directory whose every write is a step: before each one it can be looked at, its writer ended, and the power cut.
+"""A directory with a hook before every write, to inspect it, to end its writer, or to cut the power.
 
-The files are real, below `root`. What of them would outlive a loss of power is kept beside: of a file the content of
-its last fsync, of a directory the names of its last fsync; all that came later may be there, be lost, or be torn.
+The files are real, below `root`. The state that survives a loss of power is recorded as well: the content of a file
+and the names in a directory at their last fsync; later changes may be complete, lost, or torn.
 """
 
 import builtins
@@ -40,7 +40,7 @@ class Directory:
 
 
 class Disk:
-    """The directory `root`, and what of it is safe; `hook` is called before each step with its name and path."""
+    """The directory `root` and its synchronised state; `hook` is called before each step with its name and path."""
 
     def __init__(self, root):
         self.root = root
@@ -51,7 +51,7 @@ class Disk:
     # ------------------------------------------------ images
 
     def restore(self, image):
-        """Let the directory be as in an image, all of it safe."""
+        """Restore the directory from an image, all of it synchronised."""
         shutil.rmtree(self.root, ignore_errors=True)
         _REAL["mkdir"](self.root)
         self._tree = Directory()
@@ -67,11 +67,11 @@ class Disk:
             above.names[name] = above.kept[name] = node
 
     def image(self):
-        """All of it as programs see it: what is there after the end of a process."""
+        """Return the directory as programs see it, after the end of a process."""
         return dict(self._walk(self._tree, "", lambda directory: directory.names, lambda file: file.content))
 
     def after_power_loss(self):
-        """What may be there after a loss of power: each directory with or without its latest names, files torn."""
+        """Yield images that a loss of power may leave: each directory with or without its latest names, files torn."""
         loose = [node for node in self._directories(self._tree) if node.names != node.kept]
         contents = [lambda file: file.kept, lambda file: file.content, _torn]
         choices = [(lambda node: True, get) for get in contents]
@@ -100,7 +100,7 @@ class Disk:
     # ------------------------------------------------ steps
 
     def _relative(self, path):
-        """The path below the root; None: it is elsewhere."""
+        """Return the path below the root; None: it is elsewhere."""
         if isinstance(path, int):
             path = os.readlink(f"/proc/self/fd/{path}")
         path, root = os.path.abspath(os.fspath(path)), str(self.root)
@@ -109,8 +109,8 @@ class Disk:
     def _place(self, path):
         *above, name = path.split("/")
         node = self._tree
-        for part in above:
-            node = node.names[part]
+        for name_above in above:
+            node = node.names[name_above]
         return node, name
 
     def _find(self, path):
@@ -118,12 +118,12 @@ class Disk:
         return above.names[name]
 
     def step(self, what, path):
-        """Count a step that is about to happen, and tell of it."""
+        """Count a step that is about to happen, and call the hook."""
         self.steps += 1
         self.hook(what, path)
 
-    def _moved(self, what):
-        """`os.replace` or `os.link`."""
+    def _renaming(self, what):
+        """Return a replacement of `os.replace` or `os.link`."""
 
         def move(source, target, **options):
             old, new = self._relative(source), self._relative(target)
@@ -161,7 +161,7 @@ class Disk:
         return remove
 
     def _cleared(self, path, ignore_errors=False, **options):
-        """`shutil.rmtree`, a file at a time."""
+        """Remove a tree file by file, as `shutil.rmtree`."""
         with suppress(*[OSError] * ignore_errors):
             for directory, below, files in os.walk(path, topdown=False):
                 for name in sorted(files):
@@ -191,7 +191,7 @@ class Disk:
         return _Watched(self, file, below)
 
     def _note(self, path):
-        """Look at the content of a file that was opened or written."""
+        """Read the content of a file that was opened or written."""
         above, name = self._place(path)
         if name not in above.names:
             above.names = {**above.names, name: File()}
@@ -213,7 +213,7 @@ class Disk:
             node.kept = node.content
 
     def written(self, file, path):
-        """Close a file, whose content is written then: as a whole, or not at all where the writer ends before."""
+        """Close a file; its content is written completely, or not at all if the writer ends before."""
         try:
             self.step("write", path)
         except BaseException:
@@ -228,10 +228,14 @@ class Disk:
 
     @contextmanager
     def watched(self):
-        """Let the writes of this process below the root be steps, for a block."""
+        """Make the writes of this process below the root steps, for a block."""
         with pytest.MonkeyPatch.context() as patch:
             for name, function in {
-                **{"replace": self._moved("rename"), "rename": self._moved("rename"), "link": self._moved("link")},
+                **{
+                    "replace": self._renaming("rename"),
+                    "rename": self._renaming("rename"),
+                    "link": self._renaming("link"),
+                },
                 **{"mkdir": self._made, "unlink": self._removed("unlink"), "remove": self._removed("unlink")},
                 **{"rmdir": self._removed("rmdir"), "open": self._opened_low, "fsync": self._synchronised},
             }.items():
@@ -264,15 +268,12 @@ class _Watched:
 
 
 def _torn(file):
-    """What is synchronised, or half of what is not."""
+    """Return the synchronised content, or half of the content that is not."""
     return file.kept if file.content == file.kept else file.content[: len(file.content) // 2]
 
 
 def known(image):
-    """What an image is told by: random names, clocks and process numbers left out, and what is never read again.
-
-    That is what lies in a half-written directory, which is removed as it is, and how often a segment was begun.
-    """
+    """Return the identity of an image, without random names, clocks, process numbers and data that is never read."""
     return frozenset(entry for path, content in image.items() if (entry := _entry(path, content)) is not None)
 
 
@@ -290,7 +291,7 @@ def _plain(path, content):
     if not content or not ("receipts/" in path or "lock.json" in name):
         return content
     try:
-        told = json.loads(content)
+        receipt = json.loads(content)
     except ValueError:
         return b"torn"
-    return json.dumps([told.get(key) for key in ("node", "start", "stop", "digest")]).encode()
+    return json.dumps([receipt.get(key) for key in ("node", "start", "stop", "digest")]).encode()

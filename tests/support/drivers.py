@@ -1,4 +1,4 @@
-"""Drivers in processes of their own, and where to hit them: for tests that kill, freeze and interrupt."""
+"""Drivers in their own processes, for tests that kill, freeze and interrupt them."""
 
 import os
 import signal
@@ -13,15 +13,15 @@ import psutil
 from bigkernel.models.file import LIMIT_BYTES, opened
 
 N, D, SEGMENTS = 10_240, 32, 16
-# what starts in the background of a shell has Ctrl-C ignored, and so would all that it starts
+# processes in the background of a shell, and their children, ignore Ctrl-C
 HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-SLOW = {"DASK_BIGKERNEL__BLOCK_ROWS": "16"}  # a fit of a second takes some
-# SLOW, and slower from the third segment on: for a driver that is to be hit, on a machine however busy
+SLOW = {"DASK_BIGKERNEL__BLOCK_ROWS": "16"}  # a fit takes several seconds
+# SLOW, and slower from the third segment on: time to signal a driver on a busy machine
 HELD = {**SLOW, "DASK_DISTRIBUTED__WORKER__PRELOAD": '["slow_publish"]'}
 
 
 def wait_until(condition, seconds=90.0, what=""):
-    """Wait for a condition, not for ever: long enough for a machine that is ten times slower than this one."""
+    """Wait for a condition, long enough for a machine that is ten times slower."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -30,11 +30,11 @@ def wait_until(condition, seconds=90.0, what=""):
 
 
 class Driver:
-    """A command of bigkernel, or a Python text, in a process group of its own."""
+    """A command of bigkernel, or Python code, in its own process group."""
 
     def __init__(self, arguments, cwd, **environment):
         code = "from bigkernel.cli import main; main()" if not isinstance(arguments, str) else arguments
-        words = [] if isinstance(arguments, str) else list(map(str, arguments))
+        command = [] if isinstance(arguments, str) else list(map(str, arguments))
         code = f"import slow_publish\n{code}" if HELD.items() <= environment.items() else code
         here = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.out, self.err = cwd / f"out-{time.monotonic_ns()}", cwd / f"err-{time.monotonic_ns()}"
@@ -42,12 +42,12 @@ class Driver:
             own = {"PYTHONPATH": os.pathsep.join(here), "PYTHONFAULTHANDLER": "1"}
             own |= {"DASK_BIGKERNEL__MIN_SEGMENTS": str(SEGMENTS), **environment}
             self.process = subprocess.Popen(
-                [sys.executable, "-c", f"{HEARS_CTRL_C}\n{code}", *words],
+                [sys.executable, "-c", f"{HEARS_CTRL_C}\n{code}", *command],
                 cwd=cwd, stdout=out, stderr=err, env={**os.environ, **own}, start_new_session=True,
             )  # fmt: skip
 
     def workers(self):
-        """Its worker processes."""
+        """Return its worker processes."""
         try:
             below = psutil.Process(self.process.pid).children(recursive=True)
             return [p for p in below if "spawn_main" in " ".join(p.cmdline())]
@@ -55,55 +55,55 @@ class Driver:
             return []
 
     def until(self, condition, what):
-        """Wait for what it is to bring about; what it said, where it ends before."""
+        """Wait for a condition; fail with standard error if the process ends before."""
         met = False
 
         def met_or_ended():
             nonlocal met
             ended = self.process.poll() is not None
-            met = bool(condition())  # asked once: it may hold for a moment only
+            met = bool(condition())  # evaluated once, as it may be short-lived
             return met or ended
 
         wait_until(met_or_ended, what=what)
         assert met, f"it ended with {self.process.returncode} before {what}: {self.errors()[-20000:]}"
 
     def wait(self, seconds=120.0):
-        """Its exit code."""
+        """Return its exit code."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired as error:
-            self.process.send_signal(signal.SIGABRT)  # tells where every thread is
+            self.process.send_signal(signal.SIGABRT)  # prints the stack of every thread
             self.process.wait(10)
             self.end()
             raise AssertionError(f"no end after {seconds} s: {self.errors()[-20000:]}") from error
 
     def errors(self):
-        """What it said on standard error."""
+        """Return its standard error."""
         return self.err.read_text()
 
     def end(self):
-        """Kill what is left of it."""
+        """Kill its remaining processes."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(10)
 
 
 def published(run):
-    """Segments that a run has published, in all of its sweeps."""
+    """Return the number of segments that a run has published, in all of its sweeps."""
     return len(list(run.glob("*/receipts/0-*.json"))) + len(list(run.glob("receipts/0-*.json")))
 
 
 def same_model(a, b):
-    """Tell if two models are the same to the last bit."""
+    """Return whether two models have the same bits."""
     return sums_of(a) == sums_of(b)
 
 
 def sums_of(model):
-    """The checksum of every array of a model file."""
+    """Return the checksum of every array of a model file."""
     with opened(model, limit_bytes=LIMIT_BYTES) as contents:
         return contents.crc32
 
 
 def leftovers(run):
-    """What is half-written."""
+    """Return half-written files and directories."""
     return [path for path in run.rglob("*") if path.name.endswith((".partial", ".old"))]

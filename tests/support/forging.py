@@ -1,4 +1,4 @@
-"""Model files that are changed as a forger would change them: every checksum is right again."""
+"""Forged model files: changed, with correct checksums."""
 
 import json
 import zlib
@@ -7,7 +7,7 @@ _SUM_AT = len('{"__metadata__":{"crc32":"')
 
 
 def parts_of(path):
-    """The header, what it says of the values and the checksums, and the arrays."""
+    """Return header, values and array bytes of a model file."""
     content = path.read_bytes()
     length = int.from_bytes(content[:8], "little")
     header, data = json.loads(content[8 : 8 + length]), bytearray(content[8 + length :])
@@ -15,18 +15,18 @@ def parts_of(path):
 
 
 def write_parts(path, header, values, data):
-    """Write them again, with good checksums."""
-    about = dict(header["__metadata__"], crc32="00000000", values=json.dumps(values))
+    """Write them with correct checksums."""
+    metadata = dict(header["__metadata__"], crc32="00000000", values=json.dumps(values))
     places = {name: entry.get("data_offsets") for name, entry in header.items() if name != "__metadata__"}
-    about["arrays"] = json.dumps({name: zlib.crc32(data[slice(*place)]) for name, place in places.items()})
-    header = {"__metadata__": {"crc32": about.pop("crc32"), **about}, **{n: header[n] for n in places}}
+    metadata["arrays"] = json.dumps({name: zlib.crc32(data[slice(*place)]) for name, place in places.items()})
+    header = {"__metadata__": {"crc32": metadata.pop("crc32"), **metadata}, **{n: header[n] for n in places}}
     content = json.dumps(header, separators=(",", ":")).encode()
     content = content[:_SUM_AT] + f"{zlib.crc32(content):08x}".encode() + content[_SUM_AT + 8 :]
     path.write_bytes(len(content).to_bytes(8, "little") + content + data)
 
 
 def forge(path, change):
-    """Let `change(header, values, data)` change the parts of a file in place."""
+    """Change a file in place by `change(header, values, data)`."""
     header, values, data = parts_of(path)
     change(header, values, data)
     write_parts(path, header, values, data)

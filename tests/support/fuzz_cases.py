@@ -1,6 +1,6 @@
-"""Cases of the fuzz: an estimator, an input and targets as a few plain words that hypothesis shrinks.
+"""Cases of the fuzz test: an estimator, an input and targets as plain values that hypothesis shrinks.
 
-A case says its numbers by a seed, so that the same words always mean the same arrays. n rows, d features, m landmarks.
+The numbers of a case come from a seed, so that a case always gives the same arrays. n rows, d features, m landmarks.
 """
 
 import tempfile
@@ -34,15 +34,15 @@ WIDTHS = (None, 1.0, 0.05, 30.0, 1e-300, 1e300)
 LANDMARKS = (5, None, 1, 2, "n")
 NO_LANDMARKS = ("more", 0, 2.5)
 KERNELS = ("rbf", "laplacian", "matern", "linear", "poly", "sigmoid", "sum", "product", "columns", "function", "chi2")
-CG_TOL = 1e-7  # the share of the objective that conjugate gradients may leave
+CG_TOL = 1e-7  # relative excess of conjugate gradients
 NEW = ("same", "ndarray", "wide", "nan", "flat", "none", "empty")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call of an estimator; the defaults are an ordinary one."""
+    """One call of an estimator."""
 
-    kind: str = "ndarray"  # of X: its container, its numbers, 2^power times as large, what is odd, (n, d)
+    kind: str = "ndarray"  # X: container, dtype, scale 2^power, peculiarity, (n, d)
     dtype: str = "f8"
     power: int = 0
     look: str = "ordinary"
@@ -59,7 +59,7 @@ class Case:
 
 
 def often(ordinary, values):
-    """One of these values; the first so many times as often as each other one, as not every case is odd at once."""
+    """Return a strategy of values; the first is `ordinary` times as frequent as each of the others."""
     return st.sampled_from((values[0],) * ordinary + values[1:])
 
 
@@ -83,7 +83,7 @@ CASES = st.builds(
 
 
 def base(case):
-    """The rows before they are multiplied and stored, (n, d) float64 of size 1."""
+    """Return the rows (n, d) before scaling and conversion."""
     n, d = case.shape
     X = np.random.default_rng(case.seed).normal(size=(n, d))
     if case.look == "zero":
@@ -104,7 +104,7 @@ def base(case):
 
 
 def stored(case):
-    """The rows as an array of the dtype of the case."""
+    """Return the rows as an array of the dtype of the case."""
     X = base(case)
     if case.dtype in STRANGE_DTYPES:
         return {
@@ -126,7 +126,7 @@ def stored(case):
 
 
 def targets(case, *, classes):
-    """Y of the case."""
+    """Return y of the case."""
     n = case.shape[0]
     rng = np.random.default_rng(100 + case.seed)
     noise = rng.normal(size=n)
@@ -155,7 +155,7 @@ def targets(case, *, classes):
 
 
 def contained(values, kind, y=None):
-    """The rows in a container; those that carry columns get y too."""
+    """Return the rows in a container, with y if it carries columns."""
     if kind == "list":
         return values.tolist()
     if kind == "frame":
@@ -191,7 +191,7 @@ def contained(values, kind, y=None):
 
 
 def corpus(place, values, y):
-    """The rows as a corpus with its column y, where it has one."""
+    """Return the rows as a corpus, with y if there is one."""
     columns = {"y": np.asarray(y)} if y is not None else {}
     kinds = {name: column.dtype for name, column in columns.items()}
     path = Path(tempfile.mkdtemp(dir=place)) / "c"
@@ -202,7 +202,7 @@ def corpus(place, values, y):
 
 
 def kernel(case):
-    """The kernel: a word, or one of a width that is so many times the size of the rows."""
+    """Return the kernel: its name, or a kernel whose width is a multiple of the scale of the rows."""
     if case.kernel == "function":
         return shared
     if case.width is None or case.kernel in ("linear", "poly", "sigmoid", "chi2"):
@@ -225,12 +225,12 @@ def kernel(case):
 
 
 def shared(X, Z):
-    """What rows share, as histograms do; a kernel of one's own, of blocks."""
+    """Return the histogram intersection kernel, as a user-defined function of blocks."""
     return np.minimum(np.abs(X)[:, None], np.abs(Z)).sum(axis=2)
 
 
 def _size(case):
-    """About how large the differences of rows are."""
+    """Return the scale of the differences of rows."""
     if case.dtype in STRANGE_DTYPES:
         return 1.0
     return float(np.ldexp(1.0, case.power)) if np.dtype(case.dtype).kind == "f" else 8.0

@@ -1,4 +1,4 @@
-"""Kernels that tests of methods go through; `reference.of_kernel` gives the dense oracle of each."""
+"""Kernels for tests of methods; `reference.of_kernel` gives the dense oracle of each."""
 
 import numpy as np
 import pytest
@@ -17,5 +17,5 @@ KERNELS = {
     "sigmoid": Sigmoid(0.05, 0.2),
 }
 POSITIVE = {name: kernel for name, kernel in KERNELS.items() if kernel.positive}
-# the linear kernel of four features has rank 4, the sigmoid is not positive: both say so
-legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
+# the linear kernel of four features has rank 4, and the sigmoid is not positive definite: both warn
+ignore_rank_warnings = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")

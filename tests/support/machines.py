@@ -1,4 +1,4 @@
-"""Several hosts on one machine: daemons that end with their test, ports, and the fit that all must agree about."""
+"""Several hosts on one machine: daemons that end with their test, ports, and a fit to compare."""
 
 import hashlib
 import os
@@ -13,42 +13,42 @@ from drivers import wait_until
 
 from bigkernel import Gaussian, KernelRidge, executing
 
-# eight segments of a fit that takes a moment
+# eight segments of a short fit
 CUT = {"bigkernel.min-segments": 8, "bigkernel.stall-seconds": 60}
 
 
 def fit(rows, client, **options):
-    """The digest of all coefficients of a fit."""
+    """Return the digest of the coefficients of a fit."""
     with executing(client, **options):
         model = KernelRidge(Gaussian(2.0), alpha=1e-3, n_landmarks=80, random_state=0).fit(rows)
     return hashlib.sha256(model.dual_coef_.tobytes()).hexdigest()
 
 
 def free_port(host="127.0.0.1"):
-    """A port that nobody listens at."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
 def listens(host, port):
-    """Whether somebody answers there."""
+    """Return whether a server accepts connections."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((host, port)) == 0
 
 
 class Daemon:
-    """A process in a session of its own, its log, and all that it has started."""
+    """A process in its own session, with its log and children."""
 
-    def __init__(self, words, log, **options):
+    def __init__(self, command, log, **options):
         self.log = log
         with open(log, "a") as out:
             streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
-            self.process = subprocess.Popen(list(map(str, words)), **streams, start_new_session=True, **options)
+            self.process = subprocess.Popen(list(map(str, command)), **streams, start_new_session=True, **options)
 
     def ready(self, condition, seconds=90.0):
-        """Wait until it serves; its log where it does not."""
+        """Wait until it serves; fail with its log."""
         deadline = time.monotonic() + seconds
         while not condition():
             assert self.process.poll() is None, f"{self.process.args} ended: {self.log.read_text()[-2000:]}"
@@ -56,7 +56,7 @@ class Daemon:
             time.sleep(0.02)
 
     def end(self):
-        """End it and what it has started."""
+        """End it and its children."""
         family = [self.process.pid]
         with suppress(psutil.Error):
             family += [child.pid for child in psutil.Process(self.process.pid).children(recursive=True)]
@@ -70,13 +70,13 @@ class Daemon:
 
 
 def marked(mark):
-    """The processes with MARK=`mark` in their environment, whoever their parents are."""
-    found = []
+    """Return the processes with MARK=`mark` in their environment."""
+    processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if process.environ().get("MARK") == mark:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def wait_until_gone(mark, seconds=90.0):

@@ -1,4 +1,4 @@
-"""Run directories as a job of many segments leaves them, made without any worker: manifest, receipts and journal."""
+"""Run directories of a job of many segments, made without workers: manifest, receipts and journal."""
 
 import json
 from dataclasses import replace
@@ -13,7 +13,7 @@ SETTINGS = {"rows": "abc", "statistic.kernel.sigma": "0.7", "versions": "bigkern
 
 
 def make_run(root, *, segments=40, workers=5, pause=3600.0, journal=True):
-    """A job that was killed half way and, after a pause, gone on with to its end."""
+    """Write the run of a job that was killed half way and resumed after a pause."""
     sweep = root / "moments"
     rows = 65_536 * segments
     Run(str(sweep)).begin(SETTINGS, resume=False, plan={"segments": segments, "rows": rows})
@@ -30,7 +30,7 @@ def make_run(root, *, segments=40, workers=5, pause=3600.0, journal=True):
             message["run"] = str(root if message["kind"] == "job_started" else sweep)
         if message["kind"] == "segment":
             receipt = Receipt(**{**message["receipt"], "retries": tuple(message["receipt"]["retries"]), "ended": time})
-            if receipt.resumed and number < len(first):  # of a time before the journal
+            if receipt.resumed and number < len(first):  # older than the journal
                 place = len(computed)
                 early = time - 600 + 10 * (place // workers)
                 receipt = replace(receipt, worker=f"tcp://10.9.0.{place % workers}:1", ended=early)
@@ -60,7 +60,7 @@ def make_run(root, *, segments=40, workers=5, pause=3600.0, journal=True):
 
 
 def put_into_journal(run, text):
-    """Put a text wherever journal and command of a run hold words of others, and a judgement that has it too."""
+    """Put a text into every free text field of the journal and command of a run, and into a score."""
     lines = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
     for line in lines:
         for key in ("title", "host", "what", "executor", "text", "worker", "error"):
@@ -76,9 +76,9 @@ def put_into_journal(run, text):
     write_json(run / "command.json", {"command": [text, text]})
 
 
-def tell(run, *said):
+def put_figures(run, *figures):
     """Put figures (name, values) into the journal of a run, before its last line."""
     lines = (run / "journal.jsonl").read_text().splitlines(keepends=True)
     about = {"kind": "figures", "job": "second", "sweep": "", "time": json.loads(lines[-1])["time"]}
-    told = [json.dumps({**about, "name": name, "values": values}) + "\n" for name, values in said]
-    (run / "journal.jsonl").write_text("".join([*lines[:-1], *told, lines[-1]]))
+    added = [json.dumps({**about, "name": name, "values": values}) + "\n" for name, values in figures]
+    (run / "journal.jsonl").write_text("".join([*lines[:-1], *added, lines[-1]]))

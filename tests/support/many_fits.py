@@ -1,4 +1,4 @@
-"""Many small fits in one process, some of which are killed in a fork and gone on with: what the process holds."""
+"""Many small fits in one process, some of them killed in a fork and resumed, and the resources of the process."""
 
 import gc
 import json
@@ -17,18 +17,18 @@ from probes import local_cluster, threads_kept
 from bigkernel import Gaussian, KernelRidge, executing, write_corpus
 from bigkernel.data.run_directory import Run
 
-MARKS, PUBLISHES = 20, 5  # looks at the process; of a fit: its segments and their merges
+MARKS, PUBLISHES = 20, 5  # measurements; publishes of a fit: segments and merges
 
 
 def fit(corpus, where, run=None, *, resume=False):
-    """The coefficients of one fit."""
+    """Return the coefficients of one fit."""
     with executing(where, run=run, resume=resume):
         model = KernelRidge(Gaussian(2.0), n_landmarks=6, random_state=0).fit(corpus)
     return model.dual_coef_.tobytes()
 
 
 def fit_killed(corpus, run, at):
-    """Fit in a fork of this process, which SIGKILL ends as it publishes for the `at`-th time."""
+    """Fit in a fork of this process that is killed at its `at`-th publish."""
     child = os.fork()
     if not child:
         publish, done = Run.publish, 0
@@ -47,7 +47,7 @@ def fit_killed(corpus, run, at):
 
 
 def held():
-    """Resident bytes, open files, threads and files in the directory of temporary files."""
+    """Return resident bytes, open files, threads and temporary files."""
     gc.collect()
     process = psutil.Process()
     strays = sum(1 for path in Path().iterdir() if path.name.startswith("tmp"))
@@ -55,12 +55,12 @@ def held():
 
 
 def main(where, fits, kills):
-    """Print, as JSON, how many fits were wrong, and what was held after every `every` fits."""
+    """Print, as JSON, the number of wrong fits, and the resources after every `every` fits."""
     dask.config.set({"bigkernel.min-segments": 3, "bigkernel.chunk-bytes": 1024, "bigkernel.monitor": False})
     X, run = np.random.default_rng(0).normal(size=(60, 8)), Path("run")
     corpus = write_corpus("corpus", X, X[:, 0].copy(), chunk_rows=20)
     wrong, every, marks = 0, fits // MARKS, []
-    struck = {fits * part // kills: 1 + part % PUBLISHES for part in range(kills)}  # fit: publish
+    struck = {fits * number // kills: 1 + number % PUBLISHES for number in range(kills)}  # fit: publish
     with ExitStack() as stack:
         client = where
         if where == "dask":

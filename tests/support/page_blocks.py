@@ -22,7 +22,7 @@ BLOCK = re.compile(REASON + r"^```(?P<kind>\S*)[^\n]*\n(?P<text>.*?)^```$", re.M
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its text, the line that it begins in, and why it is not run, if it is not."""
+    """A fenced block: its language, text, first line, and the reason if it is not run."""
 
     kind: str
     text: str
@@ -34,31 +34,33 @@ def blocks_of(page):
     """Return the fenced blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
     return [
-        Block(found["kind"], found["text"], text.count("\n", 0, found.start("text")) + 1, found["reason"])
-        for found in BLOCK.finditer(text)
+        Block(match["kind"], match["text"], text.count("\n", 0, match.start("text")) + 1, match["reason"])
+        for match in BLOCK.finditer(text)
     ]
 
 
 def commands_of(block):
     """Return the words of each command of an `sh` block, without comments."""
     lines = block.text.replace("\\\n", " ").splitlines()
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
+    return [command for line in lines if (command := shlex.split(line, comments=True))]
 
 
-def run_command(words):
-    """Call a command of bigkernel in this process; raises if it does not end with 0."""
+def run_command(command):
+    """Call a command of bigkernel in this process; raise if it fails."""
     from click.testing import CliRunner
 
     from bigkernel.cli import main
 
-    assert words[0] == "bigkernel", f"{words}: not a command of bigkernel"
-    result = CliRunner().invoke(main, words[1:])
+    assert command[0] == "bigkernel", f"{command}: not a command of bigkernel"
+    result = CliRunner().invoke(main, command[1:])
     if result.exit_code:
-        raise RuntimeError(f"{shlex.join(words)} ended with {result.exit_code}:\n{result.output}") from result.exception
+        raise RuntimeError(
+            f"{shlex.join(command)} ended with {result.exit_code}:\n{result.output}"
+        ) from result.exception
 
 
 def run_file(text):
-    """Paste `text` into a file and run it with Python; raises if that fails."""
+    """Run `text` as a Python file; raise if it fails."""
     Path("pasted.py").write_text(text, encoding="utf-8")
     done = subprocess.run([sys.executable, "pasted.py"], capture_output=True, text=True, timeout=500)
     if done.returncode:
@@ -66,7 +68,7 @@ def run_file(text):
 
 
 def run_page(page):
-    """Run the blocks of a page in an empty directory; return what went wrong, or nothing."""
+    """Run the blocks of a page in an empty directory; return the traceback of an error, or nothing."""
     names = {"__name__": "__main__"}
     with tempfile.TemporaryDirectory() as place:
         os.chdir(place)
@@ -80,8 +82,8 @@ def run_page(page):
                     padding = "\n" * (block.line - 1)  # so that a traceback shows the lines of the page
                     exec(compile(padding + block.text, str(page), "exec"), names)
                 elif block.kind == "sh":
-                    for words in commands_of(block):
-                        run_command(words)
+                    for command in commands_of(block):
+                        run_command(command)
         except Exception:
             return traceback.format_exc()
         finally:

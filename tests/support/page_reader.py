@@ -1,4 +1,4 @@
-"""A reader of pages that objects to what is not well-formed, not self-contained or not safe."""
+"""A reader of pages that requires well-formed, self-contained and safe HTML."""
 
 import base64
 import hashlib
@@ -21,7 +21,7 @@ class Reader(HTMLParser):
     def handle_starttag(self, tag, attrs):
         named = dict(attrs)
         assert not [name for name in named if name.startswith("on") or name in ("src", "srcset")]
-        assert named.get("href", "status") == "status"  # Dask's page, beside ours
+        assert named.get("href", "status") == "status"  # Dask's page on the same server
         if tag not in _VOID:
             self.open.append(tag)
         if tag == "script":
@@ -38,7 +38,7 @@ class Reader(HTMLParser):
 
 
 def read(html):
-    """Check the form of a page; return the state inside."""
+    """Check a page; return its embedded state."""
     reader = Reader()
     reader.feed(html)
     reader.close()

@@ -20,13 +20,13 @@ def peak(path):
     tracemalloc.stop()
     return rows, found
 
-read(sys.argv[2])  # what the first rows load is no file's
+read(sys.argv[2])  # loads modules
 print(json.dumps([peak(path) for path in sys.argv[2:]]))
 """
 
 
 def reading_peaks(*paths, read_bytes):
-    """(rows, most bytes held) of each text file, read `read_bytes` at once."""
+    """Return (rows, peak bytes) of each text file, read `read_bytes` at a time."""
     done = subprocess.run(
         [sys.executable, "-c", _READ, str(read_bytes), *map(str, paths)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What the tests of the search compare with: scikit-learn's GridSearchCV, cell by cell."""
+"""Comparison of searches with GridSearchCV of scikit-learn, score by score."""
 
 from contextlib import nullcontext
 from itertools import pairwise
@@ -18,46 +18,46 @@ STEPS = {"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 3, "bigkernel.
 
 
 def accumulate(statistic, x, *, cuts=(), block_rows=16, **columns):
-    """The statistic of rows that come in chunks cut at `cuts`."""
+    """Return the statistic of rows in chunks cut at `cuts`."""
     total, work = statistic.zero(), Workspace()
     for a, b in pairwise([0, *sorted(cuts), len(x)]):
-        parts = {name: values[a:b] for name, values in columns.items() if values is not None}
-        statistic.update(total, Chunk(x[a:b], a, **parts, block_rows=block_rows, work=work))
+        chunk = {name: values[a:b] for name, values in columns.items() if values is not None}
+        statistic.update(total, Chunk(x[a:b], a, **chunk, block_rows=block_rows, work=work))
     finish = getattr(statistic, "finish", None)
     return finish(total) if finish else total
 
 
 def split_scores(search, label="score"):
-    """(candidates, splits)."""
+    """Return the scores, (candidates, splits)."""
     return np.array([search.cv_results_[f"split{j}_test_{label}"] for j in range(search.n_splits_)]).T
 
 
 def cells(search, splits):
-    """(parameters, rows of the training, rows of the test, its score by name) of every candidate on every split."""
+    """Yield (parameters, training rows, test rows, score by name) of every candidate on every split."""
     for j, (train, test) in enumerate(splits):
         for i, params in enumerate(search.cv_results_["params"]):
             yield params, train, test, lambda name="score", j=j, i=i: search.cv_results_[f"split{j}_test_{name}"][i]
 
 
 def digest(search):
-    """Of every score of every split, to the bit."""
+    """Return the digest of every score of every split."""
     scores = {name: values for name, values in search.cv_results_.items() if "_test_" in name}
     return zarr_arrays.digest({name: np.ascontiguousarray(values, np.float64) for name, values in scores.items()})
 
 
 def comparable(params):
-    """Parameters that `==` compares."""
+    """Return parameters as text, to compare by `==`."""
     return {key: str(value) for key, value in params.items()}
 
 
 def _penalty(params):
-    """The penalty of a candidate, 0 where it has none or chooses its own."""
+    """Return the penalty of a candidate, 0 if it has none or chooses it."""
     given = [value for name, value in params.items() if name.endswith("alpha") and not isinstance(value, str)]
     return float(given[0]) if given else 0.0
 
 
 def peer(estimator, grid, X, y, *, cv, fit=None, **options):
-    """A fitted GridSearchCV; its many small fits do without what makes one large fit fast."""
+    """Return a fitted GridSearchCV, on one thread."""
     search = GridSearchCV(estimator, grid, cv=cv, error_score="raise", **options)
     with threadpool_limits(1), mock.patch("bigkernel.engine.executor.threadpool_limits", return_value=nullcontext()):
         return search.fit(X, y, **(fit or {}))
@@ -79,7 +79,7 @@ def assert_like_peer(
     atol=1e-8,
     **options,
 ):
-    """Everything that a user reads of a search equals what GridSearchCV gives; returns the search.
+    """Assert that the results of a search equal those of GridSearchCV; return the search.
 
     The peer has `peer_cv` and `peer_fit` in place of what it does not know; the best model predicts `new`.
     """
@@ -107,10 +107,10 @@ def assert_like_peer(
         assert ours.cv_results_[f"rank_test_{label}"].dtype == theirs.cv_results_[f"rank_test_{label}"].dtype
     for name in (name for name in theirs.cv_results_ if name.startswith("param_")):
         assert_array_equal(ours.cv_results_[name].mask, theirs.cv_results_[name].mask)
-        found, wanted = ours.cv_results_[name].compressed(), theirs.cv_results_[name].compressed()
-        assert list(map(str, found.tolist())) == list(map(str, wanted.tolist()))
+        actual, expected = ours.cv_results_[name].compressed(), theirs.cv_results_[name].compressed()
+        assert list(map(str, actual.tolist())) == list(map(str, expected.tolist()))
     if refit or not ours.multimetric_:
-        # of candidates with equal scores GridSearchCV takes the first one, and we the one of largest penalty
+        # of equal scores GridSearchCV takes the first candidate, ours that of the largest penalty
         chosen, params = labels[0] if len(labels) == 1 else refit, theirs.cv_results_["params"]
         means = theirs.cv_results_[f"mean_test_{chosen}"]
         tied = np.flatnonzero(means >= means.max() - 1e-14 * abs(means.max()))
@@ -126,9 +126,9 @@ def assert_like_peer(
             theirs = peer(
                 estimator, one, X, y, cv=2, scoring=scoring, refit=refit, fit=fit if peer_fit is None else peer_fit
             )
-        found, wanted = ours.predict(new), theirs.predict(new)
-        if wanted.dtype.kind == "f":
-            assert_allclose(found, wanted, rtol=0, atol=10 * atol)
+        actual, expected = ours.predict(new), theirs.predict(new)
+        if expected.dtype.kind == "f":
+            assert_allclose(actual, expected, rtol=0, atol=10 * atol)
         else:
-            assert_array_equal(found, wanted)
+            assert_array_equal(actual, expected)
     return ours

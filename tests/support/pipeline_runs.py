@@ -1,4 +1,4 @@
-"""Commands of `python -m pipelines`, in this process and on a terminal of eighty columns."""
+"""Commands of `python -m pipelines`, in this process, 80 columns wide."""
 
 import json
 
@@ -7,13 +7,13 @@ from click.testing import CliRunner
 from pipelines.__main__ import main
 
 
-def call(*words, code=0):
-    """The result of a command, whose code is what was expected; what it prints fits the terminal, but for paths."""
-    words = [str(word) for word in words]
-    result = CliRunner().invoke(main, words, env={"COLUMNS": "80"})
+def call(*arguments, code=0):
+    """Return the result of a command; assert its exit code, and that its output fits 80 columns apart from paths."""
+    arguments = [str(word) for word in arguments]
+    result = CliRunner().invoke(main, arguments, env={"COLUMNS": "80"})
     assert result.exit_code == code, (result.exit_code, result.output, result.exception)
-    if not code and not {"--json", "--help"} & set(words):
-        paths = sorted((word for word in words if word.startswith("/")), key=len, reverse=True)
+    if not code and not {"--json", "--help"} & set(arguments):
+        paths = sorted((word for word in arguments if word.startswith("/")), key=len, reverse=True)
         printed = result.stdout
         for path in paths:
             printed = printed.replace(path, "")
@@ -22,20 +22,20 @@ def call(*words, code=0):
 
 
 def fits_eighty_columns(text):
-    """Assert that nothing printed is cut or wider than a terminal; the lines."""
+    """Assert that a text is not cut or wider than 80 columns; return its lines."""
     assert "…" not in text
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     return lines
 
 
-def results_of(*words):
-    """The one JSON object that a command prints."""
-    return json.loads(call(*words, "--json").stdout)
+def results_of(*arguments):
+    """Return the JSON object that a command prints."""
+    return json.loads(call(*arguments, "--json").stdout)
 
 
 def require_page(out, pictures=None):
-    """Assert that a page was left that needs no network, with as many pictures."""
+    """Assert that a page needs no network and has this number of pictures; return it."""
     page = (out / "report.html").read_text()
     assert "http://" not in page
     assert "https://" not in page

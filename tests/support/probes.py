@@ -1,4 +1,4 @@
-"""Statistics for the tests of the engine: sums whose bits depend on the order, and what may happen meanwhile.
+"""Statistics for tests of the engine: sums whose bits depend on the order, and events during them.
 
 Workers import them from here by name, so that they are plain data on the way.
 """
@@ -22,7 +22,7 @@ from bigkernel.streaming.plan import Footprint
 
 @dataclass(frozen=True)
 class Touch:
-    """Notes the first row of every chunk in a file, whoever does it."""
+    """Appends the first row of every chunk to a file."""
 
     path: str
 
@@ -31,13 +31,13 @@ class Touch:
             file.write(f"{chunk.start}\n")
 
     def starts(self):
-        """What was noted so far, sorted."""
+        """Return the rows in the file, sorted."""
         return sorted(map(int, Path(self.path).read_text().split())) if Path(self.path).exists() else []
 
 
 @dataclass(frozen=True)
 class Die:
-    """Ends the process at the chunk that begins with row `start`; once only, where a file is given to note it in."""
+    """Ends the process at the chunk that begins with row `start`; only once if a file is given to record it."""
 
     start: int
     once: str = ""
@@ -52,7 +52,7 @@ class Die:
 
 @dataclass(frozen=True)
 class Sleep:
-    """Takes its time."""
+    """Sleeps."""
 
     seconds: float
 
@@ -76,17 +76,17 @@ class Hold:
             time.sleep(0.02)
 
     def holding(self):
-        """The processes that have waited."""
+        """Return the processes that have waited."""
         gate = Path(self.gate)
         return [int(path.suffix[1:]) for path in gate.parent.glob(f"{gate.name}.*")]
 
 
-_begun = count(1)  # chunks of this process, told by `Crash`
+_begun = count(1)  # chunks of this process, counted by `Crash`
 
 
 @dataclass(frozen=True)
 class Crash:
-    """Ends every process but one by a signal, from a thread, a little after it has begun its n-th chunk."""
+    """Ends every process but one by a signal from a thread, shortly after it began its n-th chunk."""
 
     nth: int
     spared: int
@@ -114,7 +114,7 @@ class FailingDisk:
 
 @dataclass(frozen=True)
 class DieUnless:
-    """Ends the process at the chunk that begins with row `start`, as long as the file `cure` is not there."""
+    """Ends the process at the chunk that begins with row `start` until the file `cure` exists."""
 
     start: int
     cure: str
@@ -126,7 +126,7 @@ class DieUnless:
 
 @dataclass(frozen=True)
 class Devour:
-    """Takes memory that was not planned, step by step, and keeps it for a minute."""
+    """Allocates unplanned memory in steps, and keeps it for a minute."""
 
     n_bytes: int
 
@@ -135,7 +135,7 @@ class Devour:
         for _ in range(self.n_bytes // 10**8):
             held.append(b"\1" * 10**8)
             time.sleep(0.05)
-        time.sleep(60)  # whoever watches the memory may be late
+        time.sleep(60)  # the memory monitor may be late
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Change:
                 Path(self.gate).touch()
 
     def here(self):
-        """Do it now."""
+        """Apply the change now."""
         CHANGES[self.what](Path(self.path), Path(self.other), self.chunk)
 
 
@@ -194,7 +194,7 @@ CHANGES = {
 
 @dataclass(frozen=True)
 class Both:
-    """One act after the other."""
+    """Several acts in order."""
 
     acts: tuple[Any, ...]
 
@@ -238,7 +238,7 @@ class Bulky(Sums):
 
 
 def local_cluster(n_workers, *, processes=True):
-    """Workers of one thread on loopback, on ports that are free."""
+    """Return a cluster of workers of one thread, on free ports of loopback."""
     return LocalCluster(
         n_workers=n_workers,
         threads_per_worker=1,
@@ -250,5 +250,5 @@ def local_cluster(n_workers, *, processes=True):
 
 
 def threads_kept():
-    """Threads of this process, without zarr's pool: that fills up to a few more than processors as reads meet."""
+    """Return the number of threads of this process, without those of zarr, whose number varies."""
     return sum(not thread.name.startswith("asyncio_") for thread in threading.enumerate())

@@ -1,8 +1,7 @@
 """Dense oracles for the tests: every method written out from its equation, in float64, with no regard for speed.
 
 Nothing here imports `bigkernel`: what a test compares must come from two sources. The equations are those of the
-papers (Williams & Seeger 2000; Ji et al. 2012; Rasmussen & Williams 2006, ch. 2 and 8) and of the seed documents
-as `MATH.md` corrects them.
+papers (Williams & Seeger 2000; Ji et al. 2012; Rasmussen & Williams 2006, ch. 2 and 8).
 
 Shapes: n rows X (n, d), m landmarks Z (m, d), n_l labelled among N rows, p map columns, s components, q rows to
 predict, c targets. Targets may be (n, c) or (n,), which is read as (n, 1); coefficients are always two-dimensional,
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
-# ---------------------------------------------------------------- kernels (MATH.md §1)
+# ---------------------------------------------------------------- kernels
 
 
 def _rows(X):
@@ -82,7 +81,7 @@ def sigmoid(X, Z, gamma, coef0):
 
 
 def of_kernel(kernel):
-    """The function k(X, Z) written out here that a kernel object of the package means by its name and parameters."""
+    """Return the function k(X, Z) of this module for a kernel object of the package."""
     return lambda X, Z: globals()[kernel.name](X, Z, **kernel.get_params())
 
 
@@ -127,7 +126,7 @@ def whitening(K_mm):
 
 
 def moments(Phi, Y, w=None):
-    """The additive statistics of MATH.md §2; Phi (n, p), Y (n, c) or (n,), w (n,) or None for ones.
+    """The additive statistics; Phi (n, p), Y (n, c) or (n,), w (n,) or None for ones.
 
     n = Σ w_i ();  G = Σ w_i φ_i φ_iᵀ (p, p);  C = Σ w_i φ_i y_iᵀ (p, c);  s = Σ w_i φ_i (p,);  t = Σ w_i y_i (c,);
     q = Σ w_i y_i² (c,), a number for each target column.
@@ -144,7 +143,7 @@ def moments(Phi, Y, w=None):
     }
 
 
-# ---------------------------------------------------------------- ridge and kernel ridge (MATH.md §§2, 3)
+# ---------------------------------------------------------------- ridge and kernel ridge
 
 
 def ridge(X, Y, alpha, fit_intercept=False, sample_weight=None):
@@ -168,7 +167,7 @@ def ridge(X, Y, alpha, fit_intercept=False, sample_weight=None):
 def krr_exact(K, Y, alpha, sample_weight=None):
     """min_a Σ_i w_i ‖(Ka)_i − y_i‖² + α aᵀKa; K (n, n), Y (n, c); returns the dual coefficients a (n, c).
 
-    With S = diag(√w): (SKS + αI) u = SY, a = Su; without weights (K + αI) a = Y (seed 000 eq. 17, seed 003).
+    With S = diag(√w): (SKS + αI) u = SY, a = Su; without weights (K + αI) a = Y.
     With alpha = 0 and a singular K the least-squares u of least norm.
     """
     K, Y = np.asarray(K, dtype=np.float64), _targets(Y)
@@ -179,7 +178,7 @@ def krr_exact(K, Y, alpha, sample_weight=None):
 def krr_exact_intercept(K, Y, alpha):
     """min_{a,b} ‖1b + Ka − Y‖² + α aᵀKa, alpha > 0; K (n, n), Y (n, c); returns a (n, c), b (c,).
 
-    Seed 002, corrected: [[n, 1ᵀK], [1, K + αI]] (b; a) = (1ᵀY; Y). (It follows that 1ᵀa = 0.)
+    [[n, 1ᵀK], [1, K + αI]] (b; a) = (1ᵀY; Y). (It follows that 1ᵀa = 0.)
     """
     K, Y = np.asarray(K, dtype=np.float64), _targets(Y)
     n = len(K)
@@ -200,11 +199,11 @@ def nystrom_krr(B, K_mm, Y, alpha, fit_intercept=False, sample_weight=None):
     return T @ w, intercept
 
 
-# ---------------------------------------------------------------- semi-supervised, SSSL (MATH.md §4)
+# ---------------------------------------------------------------- semi-supervised, SSSL
 
 
 def sssl_exact(K, labelled_mask, Y_labelled, s, alpha):
-    """SSSL_N (Ji et al. 2012; seed 001 eq. 6 with a ridge); returns the dual coefficients over all N rows, (N, c).
+    """SSSL_N (Ji et al. 2012, with a ridge); returns the dual coefficients over all N rows, (N, c).
 
     K (N, N) = VΛVᵀ, top s columns of V; P = VᵀK_{:,l} (s, n_l); β = (PPᵀ + αI)⁻¹ P y; f(x) = k(x, X) Vβ.
     labelled_mask (N,) bool; Y_labelled (n_l, c) are the targets of the labelled rows, in row order. Components
@@ -215,7 +214,7 @@ def sssl_exact(K, labelled_mask, Y_labelled, s, alpha):
 
 
 def sssl_landmarks(K_mm, K_ml, Y, s, alpha):
-    """SSSL_m with the eigenfunctions of the landmarks (seed 001 eq. 8); returns landmark coefficients (m, c).
+    """SSSL_m with the eigenfunctions of the landmarks; returns landmark coefficients (m, c).
 
     K_mm (m, m) = VΛVᵀ, top s columns of V; P = VᵀK_ml (s, n_l); β = (PPᵀ + αI)⁻¹ P y; f(x) = k(x, Z) Vβ.
     K_ml (m, n_l) = k(Z, X_labelled); Y (n_l, c) are the targets of the labelled rows.
@@ -248,7 +247,7 @@ def sssl_all(B, K_mm, labelled_mask, Y, s, alpha, graph=None):
     return to_features @ beta
 
 
-# ---------------------------------------------------------------- predictive variance (MATH.md §5)
+# ---------------------------------------------------------------- predictive variance
 
 
 def gp_variance_exact(K_train, K_cross, k_diag, noise):
@@ -264,7 +263,7 @@ def gp_variance_exact(K_train, K_cross, k_diag, noise):
 def gp_variance_nystrom(B, K_mm, B_new, k_diag, noise):
     """DTC: k(x, x) − Q_{xX}(Q_XX + σ²I)⁻¹ Q_{Xx} + σ² with Q = B K_mm⁺ Bᵀ, in its dense n×n form.
 
-    By Woodbury this is σ² φ(x)ᵀ(ΦᵀΦ + σ²I)⁻¹φ(x) + [k(x, x) − φ(x)ᵀφ(x)] + σ², the form of MATH.md §5.
+    By Woodbury this is σ² φ(x)ᵀ(ΦᵀΦ + σ²I)⁻¹φ(x) + [k(x, x) − φ(x)ᵀφ(x)] + σ².
     B (n, m) = k(X, Z); K_mm (m, m); B_new (q, m) = k(X_new, Z); k_diag (q,); noise is the variance σ²;
     returns (q,).
     """

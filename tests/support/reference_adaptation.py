@@ -1,4 +1,4 @@
-"""Adaptation regularization and the anchor graph as their papers print them: n×n matrices, one row after another.
+"""Adaptation regularization and the anchor graph as in their papers, by n×n matrices.
 
 Long et al. (2014), eq. 10: f = Kα with α = ((E + λM + γL)K + σI)⁻¹EY, E the labelled rows' weights. Liu et al. (2010):
 similarities W = P diag(Pᵀ1)⁻¹ Pᵀ. Sources first, then targets.
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def anchors(X, Z, kernel, k):
-    """P (n, m): weights of every row on its k nearest landmarks by the distance in the kernel's space."""
+    """Return P (n, m): weights of every row on its k nearest landmarks in the space of the kernel."""
     P = np.zeros((len(X), len(Z)))
     for i, x in enumerate(X):
         squares = np.array([float(kernel(x, x) + kernel(z, z) - 2 * kernel(x, z)) for z in Z])
@@ -20,7 +20,7 @@ def anchors(X, Z, kernel, k):
 
 
 def laplacian(P, weight):
-    """diag(w) − diag(w)P diag(Pᵀw)⁻¹Pᵀdiag(w), (n, n)."""
+    """Return diag(w) − diag(w)P diag(Pᵀw)⁻¹Pᵀdiag(w), (n, n)."""
     degrees = P.T @ weight
     D = np.diag(weight)
     inverse = np.diag([1 / d if d > 0 else 0.0 for d in degrees])
@@ -28,7 +28,7 @@ def laplacian(P, weight):
 
 
 def discrepancy(labels, weight, balance, Q=None):
-    """M (n, n): (1 − μ) of the sides' means, μ of those of each class, the target's by soft labels Q (n_t, c)."""
+    """Return M (n, n): (1 − μ) of the means of both sides, μ of those of each class, by soft labels Q (n_t, c)."""
     n_source, n = len(labels), len(weight)
     source, target = weight.copy(), weight.copy()
     source[n_source:], target[:n_source] = 0, 0
@@ -44,7 +44,7 @@ def discrepancy(labels, weight, balance, Q=None):
 
 
 def adapted(K, L, labels, weight, *, mmd, manifold, alpha, balance, sharpness, rounds):
-    """Values f (n, c) after `rounds` rounds, with the soft labels and their mean entropy of every round before.
+    """Return values f (n, c) after `rounds` rounds, with the soft labels and their mean entropy of every round before.
 
     `sharpness` is one number, or one for each round.
     """
@@ -53,7 +53,7 @@ def adapted(K, L, labels, weight, *, mmd, manifold, alpha, balance, sharpness, r
     classes = np.unique(labels)
     Y = np.zeros((n, len(classes)))
     Y[:n_source] = labels[:, None] == classes
-    w, Q, told = weight[n_source:], None, []
+    w, Q, history = weight[n_source:], None, []
     for turn in range(rounds + 1):
         M = discrepancy(labels, weight, balance, Q)
         a = np.linalg.solve((E + mmd * weight.sum() / 2 * M + manifold * L) @ K + alpha * np.eye(n), E @ Y)
@@ -65,5 +65,5 @@ def adapted(K, L, labels, weight, *, mmd, manifold, alpha, balance, sharpness, r
             beta = sharpness if np.ndim(sharpness) == 0 else sharpness[turn]
             raw = np.exp(beta * target / tau)
             Q = raw / raw.sum(axis=1, keepdims=True)
-            told.append((Q, float((w * -(Q * np.log(Q)).sum(axis=1)).sum() / w.sum())))
-    return f, told
+            history.append((Q, float((w * -(Q * np.log(Q)).sum(axis=1)).sum() / w.sum())))
+    return f, history

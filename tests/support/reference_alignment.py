@@ -1,4 +1,4 @@
-"""Transfer components and joint distribution adaptation as their papers print them: n×n matrices, rows in memory.
+"""Transfer components and joint distribution adaptation as in their papers, by n×n matrices.
 
 Pan et al. (2011) and Long et al. (2013): with K (n, n), H = I − 11ᵀ/n and the maximum mean discrepancy matrices
 M_j = m_j m_jᵀ, the components of A = (a_1 … a_s) are the leading solutions of K H K a = γ (n K ΣM_j K + μK) a.
@@ -10,7 +10,7 @@ from scipy import linalg
 
 
 def discrepancy_vectors(labels, n_target, pseudo=None):
-    """m_0 and the m_c, columns (n, j): ±1 over the number of rows of a side, of all and of each class on both."""
+    """Return m_0 and the m_c, columns (n, j): ±1 over the number of rows of a side, for all rows and for each class."""
     n_source = len(labels)
     n = n_source + n_target
     first = np.zeros(n)
@@ -27,7 +27,7 @@ def discrepancy_vectors(labels, n_target, pseudo=None):
 
 
 def components(K, labels, s, mu, pseudo=None):
-    """Eigenvalues (s,) and the centred coordinates Z (n, s) of all rows, each up to its sign."""
+    """Return eigenvalues (s,) and the centred coordinates Z (n, s) of all rows, each up to its sign."""
     n = len(K)
     H = np.eye(n) - 1 / n
     m = discrepancy_vectors(labels, n - len(labels), pseudo)
@@ -36,7 +36,7 @@ def components(K, labels, s, mu, pseudo=None):
 
 
 def ridge_labels(Z, labels, alpha):
-    """The class of the largest value of ridge with an intercept, fitted to the labelled rows, for the other rows."""
+    """Return the classes of the other rows by ridge with an intercept on the labelled rows."""
     n, classes = len(labels), np.unique(labels)
     Y = (labels[:, None] == classes).astype(float)
     design = np.hstack([Z[:n], np.ones((n, 1))])
@@ -47,10 +47,10 @@ def ridge_labels(Z, labels, alpha):
 
 
 def joint_adaptation(K, labels, s, mu, alpha, rounds):
-    """Eigenvalues, coordinates and the labels of every round but the last, by which the next one is solved."""
+    """Return eigenvalues, coordinates, and the labels that each round is solved with."""
     values, Z = components(K, labels, s, mu)
-    told = []
+    history = []
     for _ in range(rounds):
-        told.append(ridge_labels(Z, labels, alpha))
-        values, Z = components(K, labels, s, mu, told[-1])
-    return values, Z, told
+        history.append(ridge_labels(Z, labels, alpha))
+        values, Z = components(K, labels, s, mu, history[-1])
+    return values, Z, history

@@ -30,7 +30,7 @@ def one_hot(labels):
 
 
 def pencil(K, domain, alpha, *, labels=None, epsilon=0.0, invariance=1.0):
-    """The two sides of (1/n) C B = (KQK + K + λI) B Γ, with C = K² (UDICA) or L(L + nεI)⁻¹K² (DICA), K and L centred.
+    """Return both sides of (1/n) C B = (KQK + K + λI) B Γ, with C = K² (UDICA) or L(L + nεI)⁻¹K² (DICA); centred K, L.
 
     Rows labelled −1 have zeros in L, and n there is the number of labelled rows. Q is multiplied by `invariance`, which
     is 1 in the paper.
@@ -50,7 +50,7 @@ def pencil(K, domain, alpha, *, labels=None, epsilon=0.0, invariance=1.0):
 
 
 def components(K, domain, alpha, count, *, labels=None, epsilon=0.0, invariance=1.0):
-    """Values of the leading components at the training rows (n, c), their eigenvalues (c,), and B (n, c).
+    """Return values of the leading components at the training rows (n, c), their eigenvalues (c,), and B (n, c).
 
     Scaled to a variance of the eigenvalue; the sign is arbitrary. Eigenvalues have to be real.
     """
@@ -65,7 +65,7 @@ def components(K, domain, alpha, count, *, labels=None, epsilon=0.0, invariance=
 
 
 def project(K, new, B):
-    """Components of new rows (q, c) from their kernel values (q, n), centred by the training mean."""
+    """Return components of new rows (q, c) from their kernel values (q, n), centred by the training mean."""
     n = len(K)
     centred = (new - K.mean(axis=0)) @ centring(n)
     return centred @ B
@@ -77,6 +77,6 @@ def distributional_variance(Z, domain):
     return ((means - means.mean(axis=0)) ** 2).sum() / len(means)
 
 
-def up_to_sign(found, wanted):
-    """`found` with each column's sign turned to that of `wanted`."""
-    return found * np.sign((found * wanted).sum(axis=0))
+def up_to_sign(actual, expected):
+    """Return `actual` with the sign of each column as in `expected`."""
+    return actual * np.sign((actual * expected).sum(axis=0))

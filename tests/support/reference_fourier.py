@@ -8,7 +8,7 @@ from scipy import stats
 
 
 def features(X, frequencies, phases, width, origin):
-    """√(2/p) [cos, sin] of every phase, (n, p); a last cosine with a phase of its own where p is odd."""
+    """√(2/p) [cos, sin] of every phase, (n, p); if p is odd the last cosine has its own phase."""
     phi = np.zeros((len(X), width))
     count = frequencies.shape[1]
     for i, x in enumerate(X):
@@ -22,14 +22,14 @@ def features(X, frequencies, phases, width, origin):
 
 
 def frequencies(kernel, seed, d, count, orthogonal):
-    """Columns (d, count): five normals for t, a length, a phase and the direction of each from 64-bit words."""
-    words = 7 + d
-    ticks = -(-words // 4)
+    """Return columns (d, count): five normals for t, a length, a phase and the direction of each from 64-bit words."""
+    n_words = 7 + d
+    ticks = -(-n_words // 4)
     raw = [int(word) for word in np.random.Philox(key=seed).random_raw(4 * ticks * count)]
     uniform = np.array([((word >> 12) + 0.5) / 2**52 for word in raw]).reshape(count, 4 * ticks)
     made = np.zeros((d, count))
     for j, u in enumerate(uniform):
-        made[:, j] = stats.cauchy.ppf(u[7:words]) if kernel.name == "laplacian" else stats.norm.ppf(u[7:words])
+        made[:, j] = stats.cauchy.ppf(u[7:n_words]) if kernel.name == "laplacian" else stats.norm.ppf(u[7:n_words])
     if orthogonal:
         for start in range(0, count, d):
             made[:, start : start + d] = gram_schmidt(made[:, start : start + d])
@@ -42,11 +42,11 @@ def frequencies(kernel, seed, d, count, orthogonal):
 
 
 def gram_schmidt(columns):
-    """Orthonormal columns, each a positive multiple of what the ones before leave of it."""
-    found = []
+    """Return orthonormal columns, each a positive multiple of its residual."""
+    orthonormal = []
     for column in columns.T:
         for _ in range(2):
-            for q in found:
+            for q in orthonormal:
                 column = column - (q @ column) * q
-        found.append(column / np.linalg.norm(column))
-    return np.array(found).T
+        orthonormal.append(column / np.linalg.norm(column))
+    return np.array(orthonormal).T

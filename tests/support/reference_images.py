@@ -84,13 +84,13 @@ def orientation_features(image, cells=8, blur=1.0, power=0.5):
         )
         if not slope.any():
             continue
-        # the two directions between which the gradient points, and what it is made of
+        # the two directions next to the gradient, and its coefficients
         sector = int(math.atan2(slope[1], slope[0]) % (2 * math.pi) // (math.pi / 4)) % 8
         pair = [around[sector], around[(sector + 1) % 8]]
-        parts = np.linalg.solve(units[pair].T, slope)
-        for direction, part in zip(pair, parts, strict=True):
+        segments = np.linalg.solve(units[pair].T, slope)
+        for direction, segment in zip(pair, segments, strict=True):
             for (line, down), (post, across) in product(lines[i], posts[j]):
-                features[direction, line, post] += down * across * max(part, 0.0)
+                features[direction, line, post] += down * across * max(segment, 0.0)
     raised = features.reshape(-1) ** power
     return raised / (np.linalg.norm(raised) or 1.0)
 

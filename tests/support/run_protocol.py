@@ -1,8 +1,8 @@
-"""The protocol of runs on a `crashing_disk`: sweeps that die at any step, and workers that die.
+"""The protocol of runs on a `crashing_disk`: sweeps and workers that die at any step.
 
-Driver, schedule, receipts, tasks, locks and the writing of files are the real ones. Only the codec of arrays is a plain
-one (zarr takes 5 ms for a partial result), and a process is a thread or a call: it dies by an exception that is raised
-again at each further step, so that nothing tidies up behind it.
+Driver, schedule, receipts, tasks, locks and file writes are the real ones. The codec of arrays is simpler (zarr takes
+5 ms for a partial result), and a process is a thread or a call: it dies by an exception that is raised again at each
+later step, so that nothing is cleaned up.
 """
 
 import json
@@ -32,7 +32,7 @@ CHUNK_ROWS = 64  # 1,024 bytes of two columns: the smallest chunk
 
 
 class Ended(BaseException):
-    """The process that meets it is dead."""
+    """The process is dead."""
 
 
 class ViolationError(AssertionError):
@@ -43,7 +43,7 @@ class ViolationError(AssertionError):
 class Sum:
     """Σx, which shows the order of its terms."""
 
-    computed: Any = None  # told the first row of each segment that is begun
+    computed: Any = None  # collects the first row of each segment
 
     def zero(self):
         return {"sum": np.zeros(2)}
@@ -62,7 +62,7 @@ class Sum:
 
 
 def _publish(path, kind, arrays, attributes, *, overwrite=False):
-    """`zarr_arrays.publish` without zarr."""
+    """Publish arrays without zarr."""
     with publishing(path, kind=kind, overwrite=overwrite) as scratch:
         scratch.joinpath(zarr_arrays.METADATA).write_text(
             json.dumps({"attributes": {zarr_arrays.ATTRIBUTE: {"kind": kind, **attributes}}})
@@ -74,24 +74,24 @@ def _publish(path, kind, arrays, attributes, *, overwrite=False):
 
 
 def _read_group(path, kind):
-    """`zarr_arrays.read_group` of what `_publish` wrote."""
+    """Read the arrays of `_publish`."""
     manifest = zarr_arrays.read_manifest(Path(path))
-    found = {}
+    arrays = {}
     for name, array in manifest.arrays.items():
         if zarr_arrays.chunks_digest(Path(path, name))[0] != array.chunks:
             raise DataError(f"{path}/{name}: other chunks than those that were published")
-        found[name] = np.frombuffer(Path(path, name, "0").read_bytes())
-    return found, {}
+        arrays[name] = np.frombuffer(Path(path, name, "0").read_bytes())
+    return arrays, {}
 
 
 @dataclass
 class World:
-    """A machine with one run directory, and all drivers that were ever started on it, one after the other."""
+    """A machine with one run directory, and its drivers in order."""
 
-    disk: Disk  # Disk
+    disk: Disk
     segments: int  # of the sweep
-    told: set[int] = field(default_factory=set)  # first rows of the segments that a driver was told to be finished
-    computed: list[int] = field(default_factory=list)  # first rows of the segments that the last driver has begun
+    reported: set[int] = field(default_factory=set)  # first rows of the segments reported as finished
+    computed: list[int] = field(default_factory=list)  # first rows of the segments begun by the last driver
     generation: int = 0
 
     def __post_init__(self):
@@ -102,7 +102,7 @@ class World:
         assert {receipt.start for receipt in sweep(self._rows, Sum(), client="serial").receipts} == set(names.values())
 
     def digest(self, swept):
-        """The bits of a sum."""
+        """Return the bits of a sum."""
         return zarr_arrays.digest(swept.total)
 
     @property
@@ -111,20 +111,20 @@ class World:
         return self.disk.root / "run"
 
     def drive(self):
-        """Start a driver, which resumes whatever is there: the bits that it ends with."""
+        """Start a driver that resumes the run; return the bits of its result."""
         self.generation += 1
         self.computed.clear()
 
         def note(event):
             if isinstance(event, SegmentDone):
-                self.told.add(event.receipt.start)
+                self.reported.add(event.receipt.start)
 
         with observe(note):
             swept = sweep(self._rows, Sum(self.computed), client="serial", run=self.run, resume=True)
         return self.digest(swept)
 
-    def require_sound(self, bits, done_before):
-        """What must hold when a driver has ended well, which found these segments told to be finished."""
+    def require_valid(self, bits, done_before):
+        """Check the result of a driver that started with these segments reported as finished."""
         if bits != self.clean:
             raise ViolationError("another sum")
         if again := set(self.computed) & set(done_before):
@@ -137,7 +137,7 @@ class World:
 
 @contextmanager
 def world(root, segments):
-    """A world on `root`, in which only what is modelled takes time."""
+    """Yield a world on `root` without delays and zarr."""
     with ExitStack() as stack:
         settings = {"chunk-bytes": 1024, "min-segments": segments, "monitor": False, "block-rows": 64}
         stack.enter_context(dask.config.set({f"bigkernel.{key}": value for key, value in settings.items()}))
@@ -148,7 +148,7 @@ def world(root, segments):
         patch.setattr(zarr_arrays.time, "sleep", lambda seconds: None)
         patch.setattr(run_lock.Lock, "_beat", lambda self: None)
         made = World(Disk(root), segments)
-        # every driver has this process's number, and none of those before it lives
+        # drivers share a process number, and the earlier ones are dead
         patch.setattr(run_lock, "_birth", lambda pid: str(made.generation))
         patch.setattr(Run, "usable", _honest(Run.usable))
         with made.disk.watched():
@@ -156,54 +156,54 @@ def world(root, segments):
 
 
 def _honest(usable):
-    """`Run.usable`, which must find no receipt that promises more than there is: nobody damages anything here."""
+    """Wrap `Run.usable`: without damage no receipt may promise data that is missing."""
 
     def watched(self, merges, leaves):
         before = {path.stem for path in self.root.glob("receipts/*.json")}
-        found, damaged = usable(self, merges, leaves)
+        usable_nodes, damaged = usable(self, merges, leaves)
         above = ancestors_of(merges)
-        gone = before - {path.stem for path in self.root.glob("receipts/*.json")}
-        if broken := {node for node in gone if not {node, *above.get(node, ())} & set(found)}:
+        lost = before - {path.stem for path in self.root.glob("receipts/*.json")}
+        if broken := {node for node in lost if not {node, *above.get(node, ())} & set(usable_nodes)}:
             raise ViolationError(f"the receipts of {sorted(broken)} promised more than there was")
-        return found, damaged
+        return usable_nodes, damaged
 
     return watched
 
 
 def explore(world, *, power, most=None):
-    """Resume from every state that a crash at any step of any driver can leave; the number of different states.
+    """Resume from every state that a crash at any step of any driver can leave; return the number of states.
 
-    With `power`, what was not synchronised may be lost as well; `most` states, None: until there is no new one.
+    With `power`, data that was not synchronised may be lost; at most `most` states, None: all of them.
     """
     first = ({}, frozenset())
-    queue, seen = deque([first]), {(known({}), frozenset[int]())}
+    queue, visited = deque([first]), {(known({}), frozenset[int]())}
     done = 0
     while queue and (most is None or done < most):
-        image, told = queue.popleft()
+        image, reported = queue.popleft()
         done += 1
         world.disk.restore(image)
-        world.told = set(told)
+        world.reported = set(reported)
 
         def look(step, path):
-            now = frozenset(world.told)
+            now = frozenset(world.reported)
             images = [world.disk.image(), *(world.disk.after_power_loss() if power else ())]
-            for found in images:
-                key = known(found), now
-                if key not in seen:
-                    seen.add(key)
-                    queue.append((found, now))
+            for image in images:
+                key = known(image), now
+                if key not in visited:
+                    visited.add(key)
+                    queue.append((image, now))
 
         world.disk.hook = look
         bits = world.drive()
         world.disk.hook = lambda step, path: None
-        world.require_sound(bits, told)
+        world.require_valid(bits, reported)
         look("", "")
     return done
 
 
 @contextmanager
 def mortal_workers(world, dies_at):
-    """Whoever comes to one of these steps of the tasks dies there, and another one does its task again; the deaths."""
+    """Let workers die at these steps of their tasks, which others repeat; yield the deaths."""
     steps, dead, deaths = 0, False, list[int]()
 
     def hook(step, path):

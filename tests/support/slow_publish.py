@@ -1,7 +1,7 @@
-"""Importing it makes publishes of a run slow from the third segment on: whoever then ends the job has time to hit it.
+"""Delay the publishes of a run from the third segment on, so that tests have time to end the job.
 
-Drivers import it where `drivers.HELD` is in their environment, and so do their workers, by a preload of Dask.
-A file "held" in the working directory tells that a publish waits; a file "go" there ends the delays.
+Drivers import it if `drivers.HELD` is in their environment, and their workers by a preload of Dask.
+A file "held" in the working directory shows that a publish waits; a file "go" there ends the delays.
 """
 
 import time
@@ -10,7 +10,7 @@ from pathlib import Path
 from bigkernel.data.run_directory import Run
 
 FREE = 3  # segments that are published without delay
-SECONDS = 2.0  # of delay: with sixteen segments a machine may stand still for some ten of them
+SECONDS = 2.0  # of delay for each of sixteen segments
 _publish = Run.publish
 
 

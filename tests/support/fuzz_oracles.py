@@ -1,4 +1,4 @@
-"""What a case of the fuzz may end in: a result that an oracle confirms, or an error that says what to do.
+"""Valid outcomes of a fuzz case: a result that an oracle confirms, or an error with advice.
 
 The oracles are dense float64 least squares in whitened coordinates, plain sums, and the same fit of the same numbers in
 another container. n rows, d features, m landmarks, c targets.
@@ -16,12 +16,12 @@ from sklearn.exceptions import DataConversionWarning
 import bigkernel
 from bigkernel.errors import AccuracyWarning, BigKernelError, CollapsedLabelsWarning, RankDeficiencyWarning
 
-ENOUGH = 1e-3  # of the norm: what the models promise where they warn of nothing
+ENOUGH = 1e-3  # relative accuracy that models promise unless they warn
 INACCURATE = (AccuracyWarning, LinAlgWarning)
-TOLD = (RankDeficiencyWarning, CollapsedLabelsWarning, *INACCURATE)
+EXPECTED_WARNINGS = (RankDeficiencyWarning, CollapsedLabelsWarning, *INACCURATE)
 _SKLEARN = str(Path(sklearn.__file__).parent)
 _PACKAGE = str(Path(bigkernel.__file__).parent)
-# words of an array library that tell a user nothing
+# words in messages of array libraries that do not help a user
 _RAW = (
     *("broadcast", "index out of", "out of bounds", "singular", "unsupported operand", "ufunc", "reshape", "infs or"),
     *("zero-size", "not iterable", "has no attribute", "unhashable", "unpack", "dimension", "linspace", "mmap"),
@@ -29,45 +29,48 @@ _RAW = (
 
 
 def require_named(error):
-    """Assert that an error is one of ours, or of scikit-learn's own validation, and has words to act on."""
+    """Assert that an error is one of ours or of the validation of scikit-learn, with a useful message."""
     text = str(error)
-    said = f"{type(error).__name__}: {text}"
-    assert len(text) >= 12, said
-    assert " " in text, said
+    message = f"{type(error).__name__}: {text}"
+    assert len(text) >= 12, message
+    assert " " in text, message
     if isinstance(error, BigKernelError):
         return
-    assert isinstance(error, ValueError | TypeError), said
+    assert isinstance(error, ValueError | TypeError), message
     inner = traceback.extract_tb(error.__traceback__)[-1].filename
-    assert inner.startswith((_SKLEARN, _PACKAGE)), f"{said} from {inner}"
-    assert inner.startswith(_SKLEARN) or not any(word in text for word in _RAW), said
+    assert inner.startswith((_SKLEARN, _PACKAGE)), f"{message} from {inner}"
+    assert inner.startswith(_SKLEARN) or not any(word in text for word in _RAW), message
 
 
-def require_told(caught):
-    """Assert that the warnings of a result are ours or scikit-learn's, not an array library's; their kinds."""
-    foreign = [one for one in caught if not issubclass(one.category, (*TOLD, DataConversionWarning))]
-    said = (_SKLEARN, _PACKAGE)
-    foreign = [one for one in foreign if issubclass(one.category, RuntimeWarning) or not one.filename.startswith(said)]
+def require_known(caught):
+    """Assert that warnings are ours or those of scikit-learn; return their categories."""
+    foreign = [one for one in caught if not issubclass(one.category, (*EXPECTED_WARNINGS, DataConversionWarning))]
+    foreign = [
+        one
+        for one in foreign
+        if issubclass(one.category, RuntimeWarning) or not one.filename.startswith((_SKLEARN, _PACKAGE))
+    ]
     assert not foreign, [f"{one.filename}:{one.lineno}: {one.message}" for one in foreign]
     return {one.category for one in caught}
 
 
-def distance(found, wanted):
-    """‖found − wanted‖ / ‖wanted‖, for numbers of any size."""
-    found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
-    assert found.shape == wanted.shape, (found.shape, wanted.shape)
-    unit = float(np.abs(wanted).max(initial=0.0))
+def distance(actual, expected):
+    """Return ‖actual − expected‖ / ‖expected‖, for numbers of any size."""
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    assert actual.shape == expected.shape, (actual.shape, expected.shape)
+    unit = float(np.abs(expected).max(initial=0.0))
     if not unit:
-        return float(np.abs(found).max(initial=0.0))
-    return float(np.linalg.norm(found / unit - wanted / unit) / np.linalg.norm(wanted / unit))
+        return float(np.abs(actual).max(initial=0.0))
+    return float(np.linalg.norm(actual / unit - expected / unit) / np.linalg.norm(expected / unit))
 
 
 def kernel_values(kernel, X, Z):
-    """k(X, Z) of a fitted kernel in float64 from its formula, (n, m); None where its numbers leave the range."""
+    """Return k(X, Z) of a fitted kernel in float64 from its formula, (n, m); None if it overflows."""
     if kernel.name in ("sum", "product"):
-        parts = [kernel_values(part, X, Z) for part in kernel.terms]
-        if any(part is None for part in parts):
+        blocks = [kernel_values(term, X, Z) for term in kernel.terms]
+        if any(block is None for block in blocks):
             return None
-        return parts[0] + parts[1] if kernel.name == "sum" else parts[0] * parts[1]
+        return blocks[0] + blocks[1] if kernel.name == "sum" else blocks[0] * blocks[1]
     if kernel.name == "scaled":
         inner = kernel_values(kernel.kernel, X, Z)
         return None if inner is None else kernel.factor * inner
@@ -92,10 +95,7 @@ def kernel_values(kernel, X, Z):
 
 
 def least_squares(phi, Y, alpha, weight, *, intercept):
-    """The fitted values (n, c) of min Σ w (φᵀv + b − y)² + α‖v‖², from the singular values of φ.
-
-    None where columns are between dependent and independent, and no penalty to speak of decides.
-    """
+    """Return fitted values (n, c) of min Σ w (φᵀv + b − y)² + α‖v‖²; None if φ is nearly singular without a penalty."""
     root = np.sqrt(weight)[:, None]
     Y = Y.reshape(len(Y), -1)
     unit = max(float(np.abs(Y).max(initial=0)), 1e-300)
@@ -106,28 +106,25 @@ def least_squares(phi, Y, alpha, weight, *, intercept):
         centre, mean = np.zeros(phi.shape[1]), np.zeros(Y.shape[1])
     centred = phi - centre
     lengths = np.linalg.norm(root * centred, axis=0)
-    flat = lengths < 1e-13 * np.linalg.norm(root * phi, axis=0)  # what is left of columns that do not vary is rounding
+    flat = lengths < 1e-13 * np.linalg.norm(root * phi, axis=0)  # constant columns, apart from rounding
     centred[:, flat], lengths[flat] = 0, 0
     if alpha and lengths.max(initial=0) * 1e-13 > lengths[lengths > 0].min(initial=np.inf):
         return (_unlike_units(root * centred, root * (Y - mean), alpha) / root + mean) * unit
-    scale = np.where(lengths > 0, lengths, 1) if not alpha else np.ones(len(lengths))  # no penalty knows no units
+    scale = np.ones(len(lengths)) if alpha else np.where(lengths > 0, lengths, 1)  # units matter to a penalty only
     U, values, Vt = np.linalg.svd(root * centred / scale, full_matrices=False)
     largest = values.max(initial=0)
     if alpha <= 1e-12 * largest**2 and ((values > 1e-14 * largest) & (values < 1e-3 * largest)).any():
         return None
-    # v = V s/(s² + α) Uᵀy: accurate at any penalty, where stacked rows are not
-    seen = values > 1e-14 * largest
+    # v = V s/(s² + α) Uᵀy is accurate for any penalty
+    nonzero = values > 1e-14 * largest
     with np.errstate(over="ignore"):
-        inverse = 1 / (values[seen] * (1 + (np.sqrt(alpha) / values[seen]) ** 2))
-    coef = Vt[seen].T @ (inverse[:, None] * (U[:, seen].T @ (root * (Y - mean))))
+        inverse = 1 / (values[nonzero] * (1 + (np.sqrt(alpha) / values[nonzero]) ** 2))
+    coef = Vt[nonzero].T @ (inverse[:, None] * (U[:, nonzero].T @ (root * (Y - mean))))
     return (centred / scale @ coef + mean) * unit
 
 
 def _unlike_units(X, Y, alpha):
-    """Xv of min ‖Xv − Y‖² + α‖v‖² where a column is 1e13 times longer than another, by rows for the penalty below X.
-
-    Every column is of one length there, or the singular values of the others would count as rounding of the long one.
-    """
+    """Return Xv of min ‖Xv − Y‖² + α‖v‖² for columns of very different lengths, by stacked rows of scaled columns."""
     tall = np.vstack([X, np.sqrt(alpha) * np.eye(X.shape[1])])
     lengths = np.linalg.norm(tall, axis=0)
     right = np.vstack([Y, np.zeros((X.shape[1], Y.shape[1]))])
@@ -135,7 +132,7 @@ def _unlike_units(X, Y, alpha):
 
 
 def kernel_least_squares(model, X, Y, weight, new):
-    """f(X) of kernel ridge on the landmarks of a fitted model, (n, c); None where float64 cannot tell."""
+    """Return f(X) of kernel ridge on the landmarks of a fitted model, (n, c); None beyond the accuracy of float64."""
     if model.kernel_.name == "pairwise":
         return None
     Z = np.asarray(model.landmarks_, np.float64)
