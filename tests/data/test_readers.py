@@ -503,7 +503,7 @@ def test_what_cannot_be_opened_is_refused_by_path(tmp_path):
         with pytest.raises(DataError, match=expected) as caught:
             open_source(path, **options)
         assert str(path) in str(caught.value)
-    with pytest.raises(ConfigError, match="x: unknown option of format 'csv', which has target, group, drop, delimiter"):
+    with pytest.raises(ConfigError, match="x: unknown option of format 'csv', which has target, group, drop"):
         open_source("t.csv", x="x")
     with pytest.raises(ConfigError, match="delimiter: expected"):
         open_source("t.csv", delimiter="|")
