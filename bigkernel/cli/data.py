@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from bigkernel.data.corpus import Corpus
 
 
+_MOST_NAMES = 20  # most names of columns that people are shown
 _NAMES = {"predictions": "prediction store", "run": "run directory", "partial": "partial result"}
 
 
@@ -28,7 +30,7 @@ def info(path: str, as_json: bool) -> None:
     from bigkernel.models.file import is_model
 
     if is_model(path):
-        show(_model_figures(path), as_json=as_json, title=path)
+        show(_model_figures(path, as_json=as_json), as_json=as_json, title=path)
         return
     from bigkernel.data import zarr_arrays
     from bigkernel.data.check import STORES, kind_at
@@ -36,7 +38,7 @@ def info(path: str, as_json: bool) -> None:
 
     kind = kind_at(path)
     if kind == "corpus":
-        show(describe(open_corpus(path)), as_json=as_json, title=path)
+        show(describe(open_corpus(path), as_json=as_json), as_json=as_json, title=path)
         return
     if kind not in STORES:
         raise DataError(f"{path}: expected a corpus, model or prediction store, found {_NAMES.get(kind, kind)}")
@@ -98,7 +100,7 @@ def check(path: str, as_json: bool) -> None:
         raise type(damaged[0])(f"{path}: {len(damaged)} of {chunks} chunks are damaged; the first: {damaged[0]}")
 
 
-def _model_figures(path: str) -> dict[str, Any]:
+def _model_figures(path: str, *, as_json: bool) -> dict[str, Any]:
     """Return the settings of a model and its arrays, from its description."""
     from bigkernel.models.file import LIMIT_BYTES, opened
 
@@ -110,6 +112,8 @@ def _model_figures(path: str) -> dict[str, Any]:
         for _, step in steps:
             settings = step.get("params", {})
             figures |= {key: _shown(value) for key, value in settings.items() if value not in (None, {})}
+        names = contents.values["predictor"].get("feature_names") or {"labels": []}
+        figures |= _names(names["labels"], as_json=as_json)
         # more rows, or another alpha, can follow then
         figures["keeps_its_sums"] = any(".statistics." in name for name in contents.entries)
         figures["numpy_alone"] = contents.values["predictor"].get("refused", "yes, by Predictor.load")
@@ -118,12 +122,16 @@ def _model_figures(path: str) -> dict[str, Any]:
     return figures
 
 
-def describe(corpus: Corpus) -> dict[str, Any]:
+def describe(corpus: Corpus, *, as_json: bool) -> dict[str, Any]:
     """Return the figures of a corpus that `info` and `ingest` print."""
-    figures = {
+    import numpy as np
+
+    figures: dict[str, Any] = {
         "kind": "corpus",
         "rows": corpus.n_rows,
         "features": corpus.n_features,
+        **_names(corpus.info.feature_names, as_json=as_json),
+        **({"target": corpus.info.target} if corpus.info.target else {}),
         "dtype": corpus.dtype,
         "chunk_rows": corpus.chunk_rows,
         "columns": list(corpus.columns),
@@ -131,15 +139,28 @@ def describe(corpus: Corpus) -> dict[str, Any]:
             os.path.getsize(os.path.join(place, file)) for place, _, files in os.walk(corpus.path) for file in files
         ),
     }
-    if "y" in corpus.columns and corpus.info.classes and len(corpus.info.classes) <= 100:
-        y = corpus.column("y")
-        names = corpus.info.classes
-        codes = list(range(len(names))) if any(isinstance(label, str) for label in names) else list(names)
-        figures["labels"] = {str(name): int((y == code).sum()) for name, code in zip(names, codes, strict=True)}
-        figures["unlabelled"] = int((y == -1).sum())
+    if "y" in corpus.columns:
+        y, classes = corpus.column("y"), corpus.info.classes
+        known = y[np.isfinite(y)]
+        numbers = "whole numbers" if (known == np.round(known)).all() else "numbers"
+        figures["labels_are"] = f"{len(classes)} classes" if classes else numbers
+        if 0 < len(classes) <= 100:
+            codes = range(len(classes)) if any(isinstance(label, str) for label in classes) else classes
+            counted = zip(classes, codes, strict=True)
+            figures["labels"] = {str(name): int((y == code).sum()) for name, code in counted}
+        elif not classes and len(known):
+            figures["labels"] = {"from": float(known.min()), "to": float(known.max())}
+        figures["unlabelled"] = int((y == -1).sum()) if classes else len(y) - len(known)
     described = asdict(corpus.info)
-    known = {name: described[name] for name in ("name", "image_shape", "scale") if described[name]}
-    return {**figures, **known, "source": described["source"]}
+    figures |= {name: described[name] for name in ("name", "image_shape", "scale") if described[name]}
+    return {**figures, "source": described["source"]}
+
+
+def _names(names: Sequence[str], *, as_json: bool) -> dict[str, Any]:
+    """Return the names of features as a figure, if there are any; people are shown the first ones."""
+    if not as_json and len(names) > _MOST_NAMES:
+        names = [*names[:_MOST_NAMES], f"… ({len(names)} in all)"]
+    return {"feature_names": list(names)} if names else {}
 
 
 def _shown(value: Any) -> Any:

@@ -62,7 +62,7 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
         given["kernel"] = _kernel(options)
     given = {name: value for name, value in given.items() if name in known}
     for option, name in _PARAMETERS.items():
-        if options[option] not in (None, False):
+        if options[option] is not None:
             if name not in known:
                 what = method if classes else f"{method} of numbers"
                 raise ConfigError(f"--{option.replace('_', '-')}: not used by {what}; leave it out")

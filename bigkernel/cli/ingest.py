@@ -9,7 +9,7 @@ from typing import Any, Literal
 import click
 
 from bigkernel.cli.data import describe
-from bigkernel.cli.options import json_option, overwrite_option
+from bigkernel.cli.options import bad_rows_option, json_option, overwrite_option
 from bigkernel.data.readers import FORMATS, open_source
 from bigkernel.errors import ConfigError
 from bigkernel.monitor.terminal.figures import show
@@ -26,6 +26,7 @@ Examples:
   bigkernel ingest usps.npz mnist.npz both.corpus        domain 0 and 1
   bigkernel ingest rows.libsvm.gz rows.corpus            stored dense
   bigkernel ingest rows.csv all.corpus --target kind --split test=0.1
+  bigkernel ingest rows.csv c.corpus --drop id --on-bad-rows skip
   bigkernel ingest https://host/store.zarr c.corpus --x data --y none
 """
 
@@ -38,6 +39,7 @@ Examples:
     "--labels", type=click.Path(), multiple=True, help="idx, npy: label file, one per source; or none [detected]."
 )
 @click.option("--target", help="csv, parquet: label column: name, number from 0, or none [the last].")
+@click.option("--drop", multiple=True, metavar="COLUMN", help="csv, parquet: leave out a column; may be repeated.")
 @click.option("--group-column", "group", help="csv, parquet: column of the groups (rows that belong together).")
 @click.option("--delimiter", help="csv: , ; tab or blank [detected].")
 @click.option("--x", help="npz, mat, zarr: name of the matrix [the largest; x].")
@@ -51,8 +53,10 @@ Examples:
     type=click.Choice(["auto", "classes", "numbers"]),
     default="auto",
     show_default=True,
-    help="auto: integers and text are classes, other numbers are targets.",
+    help="auto: text is classes; so are whole numbers if at most 10 are distinct, or 20 that count from 0 or 1, or "
+    "1,000 labels of images; other numbers are targets to regress on.",
 )
+@bad_rows_option
 @click.option(
     "--split",
     multiple=True,
@@ -66,9 +70,9 @@ Examples:
 @overwrite_option
 @json_option
 def ingest(
-    sources: tuple[str, ...], corpus: str, labels: tuple[str, ...], labels_are: str, split: tuple[str, ...],
-    split_by: Literal["row", "group"], seed: int, chunk_rows: int | None, name: str | None, overwrite: bool,
-    as_json: bool, **reading: Any,
+    sources: tuple[str, ...], corpus: str, labels: tuple[str, ...], labels_are: str, on_bad_rows: str,
+    split: tuple[str, ...], split_by: Literal["row", "group"], seed: int, chunk_rows: int | None, name: str | None,
+    overwrite: bool, as_json: bool, **reading: Any,
 ) -> None:  # fmt: skip
     """Read each SOURCE (file, folder or URL) into one corpus at CORPUS.
 
@@ -79,6 +83,7 @@ def ingest(
     from bigkernel.data.atomic_write import require_target
     from bigkernel.data.corpus import open_corpus
     from bigkernel.data.ingest import ingest as ingest_sources
+    from bigkernel.data.readers.source import SkippedRows
     from bigkernel.data.write_corpus import Split, split_path
     from bigkernel.monitor.terminal.bar import bar
 
@@ -93,6 +98,7 @@ def ingest(
     shares = Split(_shares(split), split_by, seed) if split else None
     # a file of labels for each source, or one word for all
     each = labels if len(labels) == len(sources) else labels * len(sources) or (None,) * len(sources)
+    reading["skipped"] = skipped = SkippedRows() if on_bad_rows == "skip" else None
     opened = [open_source(path, labels=file, **reading) for path, file in zip(sources, each, strict=True)]
     what = os.path.basename(opened[0].path.rstrip("/")) + (f" and {len(opened) - 1} more" if len(opened) > 1 else "")
     with bar(f"ingest {what}", enabled=not as_json) as update:
@@ -106,10 +112,17 @@ def ingest(
             chunk_rows=chunk_rows,
             progress=update,
         )
-    figures: dict[str, Any] = {"format": ", ".join(dict.fromkeys(source.format for source in opened)), **describe(made)}
+    formats = ", ".join(dict.fromkeys(source.format for source in opened))
+    figures: dict[str, Any] = {"format": formats, **describe(made, as_json=as_json)}
+    if skipped is not None:
+        figures |= {"skipped_rows": skipped.count, **({"first_skipped": skipped.first} if skipped.first else {})}
     for share in shares.shares if shares else ():
         place = split_path(corpus, share)
         figures[f"share {share}"] = f"{open_corpus(place).n_rows:,} rows in {place}"
+    other = "numbers" if made.info.classes else "classes"
+    ambiguous = bool(made.info.classes) or figures.get("labels_are") == "whole numbers"
+    if labels_are == "auto" and ambiguous and not as_json and str not in set(map(type, made.info.classes)):
+        figures["labels_are"] += f" (change it by --labels-are {other})"
     show({**figures, "seconds": time.perf_counter() - start}, as_json=as_json, title=corpus)
 
 

@@ -12,62 +12,63 @@ KERNELS = ("gaussian", "laplacian", "matern", "linear", "polynomial", "sigmoid")
 LANDMARKS = ("uniform", "balanced", "k-means", "balanced-k-means", "rpcholesky")
 FOURIER = ("fourier", "orthogonal-fourier")
 WIDTHS = ("scale", "auto")
-_METHODS = {
-    "krr": "kernel ridge regression on Nyström landmarks",
-    "sssl": "semi-supervised: ridge on the leading eigenfunctions of all rows",
-    "xnv": "semi-supervised: ridge on the canonical correlations of two views of the kernel over all rows",
-    "artl": "classes of an unlabelled domain from those of a labelled one; corpora have a column domain",
-    "ridge": "linear ridge regression",
-    "linear": "least squares",
-}
-
 _METHOD = together(
     click.option(
         "--method",
-        type=click.Choice(list(_METHODS)),
+        type=click.Choice(["krr", "sssl", "xnv", "artl", "ridge", "linear"]),
+        metavar="NAME",
         default="krr",
         show_default=True,
-        help="; ".join(f"{name}: {text}" for name, text in _METHODS.items())
-        + ". If the corpus has classes, all but ridge and linear classify.",
+        help="krr: kernel ridge regression; sssl: semi-supervised, on leading eigenfunctions; xnv: semi-supervised, on "
+        "two views; artl: classes of a domain without labels from another; ridge, linear: linear models. All but these "
+        "two classify a corpus of classes.",
     ),
     click.option(
         "--landmarks",
         type=click.IntRange(1),
-        help="Number of landmarks, for all but ridge and linear; xnv: of each view.  [default: 1000 or all rows]",
+        metavar="N",
+        help="Number of landmarks: more cost more and fit closer.  [default: 1000 or all rows]",
     ),
     click.option(
         "--landmark-choice",
         type=click.Choice([*LANDMARKS, *FOURIER]),
         metavar="CHOICE",
-        help="Choice of landmarks. Rows: uniform; balanced, equally many from every domain; rpcholesky, by randomly "
-        "pivoted Cholesky. Centres: k-means, balanced-k-means. Random features instead: fourier, "
-        "orthogonal-fourier.  [default: uniform; artl: k-means]",
+        help="Rows: uniform, balanced (over domains), rpcholesky. Centres: k-means, balanced-k-means. Random features: "
+        "fourier, orthogonal-fourier.  [default: uniform; artl: k-means]",
     ),
-    click.option("--kernel", type=click.Choice(KERNELS), default="gaussian", show_default=True),
+    click.option(
+        "--kernel",
+        type=click.Choice(KERNELS),
+        default="gaussian",
+        show_default=True,
+        metavar="NAME",
+        help="; ".join(KERNELS) + ".",
+    ),
 )
 _REST = together(
     click.option(
         "--solver",
         type=click.Choice(["auto", "direct", "cg"]),
-        help="krr only. direct: one sweep for m×m moments, which the model keeps. cg: conjugate gradients, one sweep "
-        "per step and no m×m moments, for more than about 10,000 landmarks. auto: the cheaper from 4,096 on  "
-        "[default: auto].",
+        help="krr: from one sweep (direct), or by conjugate gradients, for 10,000 landmarks and more (cg).  [default: "
+        "auto]",
     ),
-    click.option("--intercept", is_flag=True, help="Fit an intercept (krr; xnv, ridge and linear always do)."),
+    click.option(
+        "--intercept/--no-intercept", default=None, help="Fit an intercept.  [default: of numbers, and in xnv]"
+    ),
     click.option(
         "--class-weight",
         type=click.Choice(["balanced"]),
-        help="Classifiers only. balanced: all classes have the same total weight.",
+        help="balanced: all classes have the same total weight.",
     ),
     click.option(
         "--probability",
         is_flag=True,
-        help="Classifiers only: calibrate probabilities on held-out folds, by one more sweep; see score for their "
-        "quality.",
+        default=None,
+        help="Calibrate probabilities of classes, by one more sweep.",
     ),
     transform_option,
     click.option("--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto", show_default=True),
-    click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice of landmarks."),
+    click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of random choices."),
 )
 
 
@@ -76,31 +77,25 @@ def _model_options(*, grid: bool) -> Decorator:
     width = Numbers(*WIDTHS, several=grid)
     penalty = "Ridge penalty."
     if not grid:
-        penalty = (
-            "Ridge penalty, or gcv: chosen from the statistics of the fit (krr, ridge, sssl)  [krr, ridge: 1; "
-            "sssl: 0.4; xnv: 0.001; artl: 0.1]."
-        )
+        penalty = "Ridge penalty, or gcv: chosen by the fit.  [krr, ridge: 1; sssl: 0.4; xnv: 0.001; artl: 0.1]"
     return together(
         _METHOD,
         click.option(
             "--sigma",
             type=width,
-            help="Bandwidth of gaussian, length scale of matern. scale: d·var/2 of the landmarks is its square; "
-            "auto: d/2  [default: scale].",
+            metavar="NUMBER",
+            help="Width of gaussian, matern, laplacian; or scale: from the variance of d features, or auto: from d "
+            "only.  [default: scale]",
         ),
         click.option(
             "--gamma",
             type=width,
-            help="gamma of laplacian, polynomial, sigmoid. scale: 1/(d·var) of the landmarks, for laplacian "
-            "1/(d·std); auto: 1/d, as in scikit-learn's KernelRidge  [default: scale].",
+            metavar="NUMBER",
+            help="Of polynomial, sigmoid, laplacian (1/sigma): a number, scale or auto (1/d).  [default: scale]",
         ),
-        click.option("--degree", type=click.IntRange(1), default=3, show_default=True, help="Degree of polynomial."),
+        click.option("--degree", type=click.IntRange(1), default=3, metavar="N", help="Of polynomial.  [default: 3]"),
         click.option(
-            "--nu",
-            type=click.Choice(["0.5", "1.5", "2.5"]),
-            default="1.5",
-            show_default=True,
-            help="Smoothness of matern.",
+            "--nu", type=click.Choice(["0.5", "1.5", "2.5"]), default="1.5", help="Of matern.  [default: 1.5]"
         ),
         click.option(
             "--alpha",
@@ -112,7 +107,8 @@ def _model_options(*, grid: bool) -> Decorator:
         click.option(
             "--components",
             type=Numbers(whole=True) if grid else click.IntRange(1),
-            help="Number of components of sssl  [default: 120].",
+            metavar="N",
+            help="Number of components of sssl.  [default: 120]",
         ),
         _REST,
     )

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bigkernel.cli import options as shared
 from bigkernel.cli.model_options import model_options
-from bigkernel.cli.options import Where, execution
-from bigkernel.data.atomic_write import require_apart, require_target
+from bigkernel.cli.options import Where, execution, say
+from bigkernel.data.atomic_write import clear_orphans, remove_at_once, require_apart, require_target, scratch_path
 from bigkernel.data.run_lock import claimed
-from bigkernel.errors import DataError, ResumeMismatchError
+from bigkernel.errors import ConfigError, DataError, ResumeMismatchError
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
@@ -23,17 +25,26 @@ if TYPE_CHECKING:
 
 
 _PROBABILITIES = ("log_loss", "brier", "calibration_error")
-_VERDICT = ("rows", "error_percent", *_PROBABILITIES, "mse", "r2")
+_SCORES = (
+    *("accuracy_percent", "standard_error_percent", "balanced_accuracy_percent", "error_percent", *_PROBABILITIES),
+    *("r2", "rmse", "mae", "mse"),
+)
 # figures of a sweep's report
 _FIGURES = (
     *("executor", "workers", "segments", "gflops_per_second", "peak_bytes", "resumed_segments"),
     "driver_blas_threads",
 )
+# figures of a fit that people do not need every time
+_DETAILS = {
+    *("diagnostics", "block_rows", "trace_error", "landmark_choice", "dtype", "sums", "stage_seconds", "sweep_seconds"),
+    *("training_mse", "held_out_mse", "training_error_percent", "held_out_error_percent"),
+    *(name for name in _FIGURES if name != "resumed_segments"),
+}
 # shown if there are any
 _INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")
 
 
-@click.command()
+@click.command(cls=shared.GroupedCommand)
 @click.argument("corpus", type=click.Path())
 @click.argument("model", type=click.Path())
 @model_options
@@ -43,7 +54,7 @@ _INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "da
     "held_out",
     type=click.Path(),
     metavar="CORPUS",
-    help="Score the model on the labelled rows of another corpus; the report of --run then shows the confusion matrix.",
+    help="Score the model on the labelled rows of another corpus.",
 )
 @shared.cluster_options
 @shared.run_options
@@ -56,8 +67,12 @@ def fit(
     """Fit a model to CORPUS and save it at MODEL.
 
     \b
+    bigkernel fit table.corpus table.model --transform standardize \\
+        --alpha 0.1 --score table-test.corpus
     bigkernel fit train.corpus digits.model --transform unit-norm \\
         --sigma 0.7071 --alpha 0.1 --landmarks 1000 --cluster local
+
+    bigkernel tune chooses --sigma and --alpha by cross-validation.
     """
     import numpy as np
 
@@ -73,14 +88,17 @@ def fit(
     _require_target(model, overwrite, "model", run=run, needed_bytes=_least_bytes(estimator, opened))
     rows = chosen_rows(opened, on_bad_rows)
     verdict: dict[str, Any] = {}
+    click.get_current_context().meta[shared.COLUMNS] = () if options["transforms"] else opened.info.feature_names
     with claimed(model, "the model"), execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
         estimator.fit(rows)
         seconds = time.perf_counter() - start
         last = last_step(estimator)
         report: dict[str, Any] = last.fit_report()
-        report["training_mse"] = float(np.mean(last.training_mse_)) if hasattr(last, "training_mse_") else None
         report["fit_seconds"] = seconds
+        report["training_mse"] = mse = float(np.mean(last.training_mse_)) if hasattr(last, "training_mse_") else None
+        if mse is not None and not opened.info.classes and "weight" not in opened.columns:
+            report |= {"training_r2": 1 - mse / np.nanvar(opened.column("y")), "training_rmse": np.sqrt(mse)}
         given = {"corpus": corpus, "model": model, "transforms": list(options["transforms"]), "seed": options["seed"]}
         emit(Figures("fit", {**report, **given}))
         save_model(estimator, model, overwrite=overwrite)
@@ -89,29 +107,45 @@ def fit(
             verdict = _of_held_out(estimator, judged, chosen_rows(judged, on_bad_rows), of=of, pictures=bool(run))
             emit(Figures("score", limit_classes(verdict)))
     figures = _fit_figures(report, verdict)
-    if not as_json and "rounds" in figures:
+    if as_json:
+        show(figures, as_json=True)
+        return
+    if "rounds" in figures:
         figures["rounds"] = len(figures["rounds"])
-    show(figures, as_json=as_json, title=model)
+    same = {"labelled_rows"} if figures.get("labelled_rows") == figures.get("rows") else set()
+    shown = {name: value for name, value in figures.items() if name not in _DETAILS | same and value != 0}
+    show(shown, as_json=False, title=model)
+    say(f"all figures: --json, or {run}/report.html" if run else "all figures: --json, or --run DIR")
+    # the score that matters is the last line
+    if verdict:
+        classifies, corpus = "classes" in verdict, os.path.basename(verdict["corpus"])
+        figure = f"accuracy {verdict['accuracy_percent']:.2f} %" if classifies else f"R² {verdict['r2']:.4g}"
+        say(f"{verdict['of']} {figure} on {verdict['rows']:,} rows of {corpus}")
+        return
+    training = f"training R² {figures['training_r2']:.4g}; " if "training_r2" in figures else ""
+    say(f"{training}no rows were held out; to score others: bigkernel score {shlex.quote(model)} CORPUS")
 
 
 def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of a fit: its report, the evaluation of its model, and the main figures of its sweep."""
+    """Return the figures of a fit: its report, the main figures of its sweep, and its scores at the end."""
     swept = report.pop("sweep", {})
     kind = "held_out" if verdict.get("of") == "held-out" else "training"
+    scores = {name: report.pop(name) for name in ("training_r2", "training_rmse", "training_mse") if name in report}
     figures = {
         **report,
-        **{f"{kind}_{name}": verdict[name] for name in _VERDICT if name in verdict},
         "sweep_seconds": swept.get("seconds"),
         **{name: swept[name] for name in _FIGURES if name in swept},
         **{name: swept[name] for name in _INCIDENTS if swept.get(name)},
         "stage_seconds": swept.get("stage_seconds", {}),
+        **scores,
+        **{f"{kind}_{name}": verdict[name] for name in ("rows", *_SCORES) if name in verdict},
     }
     return {name: value for name, value in figures.items() if value is not None}
 
 
 def _open_held_out(path: str, training: Corpus) -> Corpus:
     """Open the corpus to evaluate a fit on; raise an error before the fit if it cannot be used."""
-    from bigkernel.data.corpus import open_corpus
+    from bigkernel.data.corpus import open_corpus, require_feature_names
 
     opened = open_corpus(path)
     if opened.n_features != training.n_features:
@@ -119,6 +153,9 @@ def _open_held_out(path: str, training: Corpus) -> Corpus:
             f"--score {path}: expected rows of {training.n_features} features as in {training.path}, found "
             f"{opened.n_features}"
         )
+    if opened.info.feature_names and training.info.feature_names:
+        names = opened.info.feature_names, training.info.feature_names
+        require_feature_names(f"--score {path}", *names, training.path)
     if "y" not in opened.columns:
         raise DataError(f"--score {path}: expected labels y, found none; use a labelled corpus")
     return opened
@@ -161,33 +198,62 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
 @click.argument("corpus", type=click.Path())
 @click.argument("out", type=click.Path())
 @click.option("--decision", is_flag=True, help="Also write the decision values of every class.")
+@click.option(
+    "--probability",
+    is_flag=True,
+    help="csv, parquet: also write the probability of every class, by a model fitted with --probability.",
+)
 @click.option("--std", is_flag=True, help="Also write the standard deviation of an observation (krr on numbers).")
 @shared.cluster_options
 @shared.run_options
 @shared.overwrite_option
 @shared.json_option
 def predict(
-    model: str, corpus: str, out: str, decision: bool, std: bool, where: Where, run: str | None, resume: bool,
-    overwrite: bool, as_json: bool,
+    model: str, corpus: str, out: str, decision: bool, probability: bool, std: bool, where: Where, run: str | None,
+    resume: bool, overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Predict every row of CORPUS with MODEL and write a zarr group at OUT.
+    """Predict every row of CORPUS with MODEL and write the predictions to OUT.
+
+    \b
+    bigkernel predict digits.model test.corpus predictions.csv --probability
+
+    OUT is a table if its name ends in .csv or .parquet, with the columns row (its number in CORPUS, from 0) and
+    prediction; otherwise a zarr group. Classes are written by name, in a zarr group by position if they are text.
 
     With --run DIR an interrupted job keeps what it has written, and --resume writes the rest.
     """
     from bigkernel.data.corpus import open_corpus
+    from bigkernel.data.prediction_table import ENDINGS, require_replaceable, write_table
     from bigkernel.estimators.evaluation import split
     from bigkernel.models.persistence import load_model
 
     loaded, opened = load_model(model), open_corpus(corpus)
-    _require_target(out, overwrite, "prediction store", run=run)
+    table = out.lower().endswith(ENDINGS)
+    _require_target(out, overwrite, "table" if table else "prediction store", run=run)
     last, rows = split(loaded, opened)
-    with claimed(out, "the prediction store"), execution(where, run=run, resume=resume, quiet=as_json):
+    if probability and not table:
+        raise click.UsageError("--probability needs an OUT that ends in .csv or .parquet; see --decision")
+    if probability and not hasattr(last, "predict_proba"):
+        raise ConfigError(f"--probability: {model} has none; fit classes with --probability")
+    if table:
+        require_replaceable(out)
+    # workers write chunks of a store; a table is made of it
+    store = scratch_path(Path(out), "predictions") if table else Path(out)
+    with claimed(out, "the predictions"), execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
-        group = last.predict_to(rows, out, decision=decision, std=std, overwrite=overwrite)
+        try:
+            if table:
+                clear_orphans(Path(out))
+            written = {"decision": decision or probability, "std": std, "overwrite": overwrite or table}
+            group = last.predict_to(rows, store, **written)
+            if table:
+                names = write_table(out, group, decision=decision, probability=probability)
+        finally:
+            if table:
+                remove_at_once(store)
         seconds = time.perf_counter() - start
-    arrays = [f"{name} {group[name].shape}" for name in sorted(group.array_keys())]
-    figures = {"rows": opened.n_rows, "arrays": arrays, "seconds": seconds}
-    show(figures, as_json=as_json, title=out)
+    arrays = {"columns": names} if table else {"arrays": [f"{name} {value.shape}" for name, value in group.arrays()]}
+    show({"rows": opened.n_rows, **arrays, "seconds": seconds}, as_json=as_json, title=out)
 
 
 @click.command()
@@ -202,8 +268,8 @@ def score(
 ) -> None:
     """Score MODEL on the labelled rows of CORPUS.
 
-    Shows error and accuracy of classes, or MSE and R² of numbers; for a model fitted with --probability also the
-    log-loss (nats), Brier score and calibration error.
+    Shows accuracy and error of classes, or R², RMSE and MAE of numbers; for a model fitted with --probability also
+    the log-loss (nats), Brier score and calibration error. The balanced accuracy is the mean over classes.
 
     With --run DIR finished segments are kept for --resume, and DIR/report.html shows the confusion of classes and the
     worst-classified rows.
@@ -218,7 +284,5 @@ def score(
     with execution(where, run=run, resume=resume, quiet=as_json):
         verdict = evaluate(loaded, opened, chosen_rows(opened, on_bad_rows), of="scored", pictures=bool(run))
         emit(Figures("score", {**limit_classes(verdict), "model": model}))
-    shown = ["rows", "error_percent", "standard_error_percent", "accuracy_percent", *_PROBABILITIES]
-    shown += ["mse", "r2", "seconds"]
-    shown += ["confusion", "classes"] * as_json
+    shown = ["rows", *_SCORES, "seconds", *["confusion", "classes"] * as_json]
     show({name: verdict[name] for name in shown if name in verdict}, as_json=as_json, title=title)

@@ -19,6 +19,7 @@ import click
 from bigkernel.cli.transforms import Transform
 from bigkernel.data.visible import visible
 
+COLUMNS = "bigkernel.columns"  # in the metadata of a context: names of the columns that warnings number
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -67,6 +68,34 @@ class Numbers(click.ParamType):
         return np.geomspace(first, last, count).tolist()  # type: ignore[no-any-return]
 
 
+# headings of the options in the help of commands that fit models; those of no heading come between
+_HEADINGS = {
+    "Main options": (
+        *("--out", "--method", "--landmarks", "--kernel", "--sigma", "--alpha", "--transform", "--score", "--folds"),
+        *("--scoring", "--no-time"),
+    ),
+    "Where and how it runs": (
+        *("--cluster", "--workers", "--memory-limit", "--dashboard-port", "--tls", "--run", "--resume", "--overwrite"),
+        *("--dry-run", "--json", "--help"),
+    ),
+}
+_OPTION_WIDTH = 22  # letters of the first column
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists its options under headings, the most important ones first."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by heading."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        records = {param.opts[-1]: record for param in options if (record := param.get_help_record(ctx))}
+        (first, main), (last, execution) = _HEADINGS.items()
+        rest = [name for name in records if name not in (*main, *execution)]
+        for heading, names in ((first, main), ("More options", rest), (last, execution)):
+            with formatter.section(heading):
+                formatter.write_dl([records[name] for name in names if name in records], col_max=_OPTION_WIDTH)
+
+
 def together(*options: Decorator) -> Decorator:
     """Return a decorator that adds options, in this order."""
     return lambda function: functools.reduce(lambda made, option: option(made), reversed(options), function)
@@ -80,23 +109,21 @@ transform_option: Decorator = click.option(
     "transforms",
     multiple=True,
     type=Transform(),
-    metavar="NAME[:KEY=VALUE,…]",
-    help="Row transform, stored in the model; repeat for several, in order. scale divides by the scale of the "
-    "corpus; unit-norm; standardize; project to principal components. For images: moments normalizes pose, "
-    "orientations describes strokes, conv learns features of patches. With parameters: "
-    "conv:patch-size=5,sigma=0.5; two layers: conv:n-landmarks=32/128.",
+    metavar="NAME",
+    help="Row transform, stored in the model; repeat for several, in order. standardize: columns of variance 1, for "
+    "tables; unit-norm; scale: divide by the scale of the corpus; project: principal components. Of images: moments, "
+    "orientations, conv. With parameters: conv:patch-size=5,sigma=0.5.",
 )
 bad_rows_option: Decorator = click.option(
     "--on-bad-rows",
     type=click.Choice(["refuse", "skip"]),
     default="refuse",
     show_default=True,
-    help="Rows with NaN or infinity, or an infinite target or weight: raise an error that names the first ones, or "
-    "skip and count them.",
+    help="Rows with missing, invalid or infinite values: stop with an error that names them, or skip and count them.",
 )
 run_options = together(
     click.option("--run", type=click.Path(file_okay=False), help="Directory that keeps finished work, for --resume."),
-    click.option("--resume", is_flag=True, help="Resume the work in --run; an error if the job differs."),
+    click.option("--resume", is_flag=True, help="Continue the same job in --run."),
 )
 _TLS = "Certificates created by `bigkernel certs`, for a local cluster or a tls:// address."
 _cluster_options = together(
@@ -104,18 +131,20 @@ _cluster_options = together(
         "--cluster",
         default="threads",
         show_default=True,
-        metavar="threads|local|ADDRESS|FILE",
-        help="Where tasks run: threads of this process; worker processes started here (local); a scheduler "
-        "(tls://host:8786); or a YAML file that describes a cluster.",
+        metavar="WHERE",
+        help="Where tasks run: threads here; processes here (local); a scheduler (tls://host:8786); or a YAML file of "
+        "a cluster.",
     ),
-    click.option("--workers", type=click.IntRange(1), help="Processes of a local cluster [one per processor]."),
-    click.option("--memory-limit", metavar="BYTES", help="Memory limit of each local worker, such as 2GiB [2GiB]."),
+    click.option(
+        "--workers", type=click.IntRange(1), metavar="N", help="Processes of a local cluster.  [default: processors]"
+    ),
+    click.option("--memory-limit", metavar="BYTES", help="Memory limit of each local worker.  [default: 2GiB]"),
     click.option(
         "--dashboard-port",
         type=click.IntRange(0, 65535),
         default=8787,
-        show_default=True,
-        help="Port of the dashboard of a local cluster, on 127.0.0.1.",
+        metavar="PORT",
+        help="Dashboard of a local cluster, on 127.0.0.1.  [default: 8787]",
     ),
     click.option("--tls", type=click.Path(file_okay=False), help=_TLS),
 )

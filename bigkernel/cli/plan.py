@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bigkernel.cli.model_options import model_options
-from bigkernel.cli.options import Where, bad_rows_option, cluster_options, execution, json_option, say
+from bigkernel.cli.options import GroupedCommand, Where, bad_rows_option, cluster_options, execution, json_option, say
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LEARNED_ROWS = 4096  # rows that transforms are fitted to before a pilot
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("corpus", type=click.Path())
 @model_options
 @bad_rows_option

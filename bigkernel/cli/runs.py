@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import time
-import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -34,9 +33,8 @@ _SOON_SECONDS = 0.5  # seconds between two readings while a driver begins or end
 @click.command()
 @click.argument("run", type=click.Path())
 @click.option("--out", type=click.Path(dir_okay=False), help="Path of the page  [RUN/report.html].")
-@click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @json_option
-def report(run: str, out: str | None, open_it: bool, as_json: bool) -> None:
+def report(run: str, out: str | None, as_json: bool) -> None:
     """Write the report page of RUN again.
 
     Every job with --run leaves one when it ends: the page of the dashboard with its state embedded, which needs no
@@ -44,13 +42,11 @@ def report(run: str, out: str | None, open_it: bool, as_json: bool) -> None:
     """
     from bigkernel.monitor import report as reports
 
-    page = None if as_json and not (out or open_it) else reports.write(run, out)
+    page = None if as_json and not out else reports.write(run, out)
     if as_json:
         show(reports.gather(run), as_json=True)
     elif page is not None:
         say(page)
-    if open_it and page is not None and not webbrowser.open(Path(page).absolute().as_uri()):
-        say(f"found no browser to open {page}", err=True)
 
 
 @click.command()

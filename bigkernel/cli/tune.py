@@ -14,7 +14,7 @@ import click
 
 from bigkernel.cli import options as shared
 from bigkernel.cli.model_options import grid_options
-from bigkernel.cli.options import Numbers, Where, execution, say
+from bigkernel.cli.options import GroupedCommand, Numbers, Where, execution, say
 from bigkernel.data.atomic_write import require_apart, require_target
 from bigkernel.data.run_lock import claimed
 from bigkernel.data.visible import visible
@@ -31,7 +31,7 @@ _MOST_SHOWN = 400  # best candidates that the report shows
 _OF_TESTS = ("score", "standard_error", "rank", "prediction_error", "converged")
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("corpus", type=click.Path())
 @grid_options
 @click.option(
@@ -40,8 +40,8 @@ _OF_TESTS = ("score", "standard_error", "rank", "prediction_error", "converged")
     default="5",
     show_default=True,
     metavar="N|SHARE|domains",
-    help="Number of folds by a hash of the row (of its group, if the corpus has groups), a share below 1 to hold "
-    "or domains to leave each out in turn.",
+    help="Number of folds, by a hash of the row or its group; a share below 1 to hold out; or domains, to leave each "
+    "out in turn.",
 )
 @click.option(
     "--scoring",
@@ -100,6 +100,7 @@ def tune(
     _prepare(target, own, resume=resume, overwrite=overwrite)
     start = time.perf_counter()
     best = claimed(target / "best.model", "the best model")
+    click.get_current_context().meta[shared.COLUMNS] = () if options["transforms"] else opened.info.feature_names
     with best, execution(where, run=run or str(own), resume=resume, quiet=as_json, report=target / "report.html"):
         search.fit(rows)
         label = scoring or ("accuracy" if hasattr(search, "classes_") else "r2")

@@ -12,7 +12,7 @@ import math
 import operator
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -44,7 +44,8 @@ class CorpusInfo:
 
     `classes` lists the labels in order, empty if `y` holds numbers or is absent; for string labels, `y` holds positions
     in the list. `image_shape` is (height, width) if rows are images, or None. `scale` divides stored values into the
-    range of the source (255 for 8-bit pixels).
+    range of the source (255 for 8-bit pixels). `feature_names` are the names of the columns of a table in order, and
+    `target` that of the labels, empty if the source has none.
     """
 
     name: str
@@ -54,6 +55,8 @@ class CorpusInfo:
     scale: float = 1.0
     complete: bool = False
     format: int = FORMAT
+    feature_names: tuple[str, ...] = ()
+    target: str = ""
 
 
 @dataclass(frozen=True)
@@ -232,12 +235,14 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
         known |= checked_attributes(known.get("name"), known.get("image_shape"), known.get("scale", 1.0))
     except ConfigError as error:
         raise DataError(f"{path}: attributes are damaged: {error}") from None
-    info = CorpusInfo(**{**known, "classes": tuple(known.get("classes", ()))})
+    info = CorpusInfo(**{**known, **{key: tuple(known.get(key, ())) for key in ("classes", "feature_names")}})
     if not info.complete:
         raise DataError(f"{path}: incomplete corpus (writing was interrupted); write it again")
     x = store.array("x")
     if x.ndim != 2:
         raise DataError(f"{path}/x: expected a matrix, found shape {x.shape}")
+    if len(info.feature_names) not in (0, x.shape[1]):
+        raise DataError(f"{path}: expected {x.shape[1]} feature_names, found {len(info.feature_names)}")
     columns = tuple(name for name in COLUMNS if name in store.manifest.arrays)
     for name in columns:
         if (shape := store.array(name).shape) != x.shape[:1]:
@@ -280,6 +285,16 @@ def checked_attributes(name: Any, image_shape: Any, scale: Any) -> dict[str, Any
     if not 0 < divisor < math.inf:
         raise ConfigError(f"scale: expected a finite number above 0, found {scale!r}")
     return {"name": str(name), "image_shape": image_shape, "scale": divisor}
+
+
+def require_feature_names(name: str, names: Sequence[str], expected: Sequence[str], whose: str) -> None:
+    """Raise `DataError` unless the names of columns are those `whose` are expected, in their order."""
+    for place, (actual, known) in enumerate(zip(names, expected, strict=True)):
+        if actual != known:
+            raise DataError(
+                f"{name}: expected the columns of {whose} in their order, found {actual!r} instead of {known!r} "
+                f"(column {place}); ingest a table with the same columns"
+            )
 
 
 def require_count(name: str, value: Any) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bigkernel.data.atomic_write import writing
-from bigkernel.data.corpus import Corpus, CorpusInfo, chunk_rows_for, open_corpus
+from bigkernel.data.corpus import Corpus, CorpusInfo, chunk_rows_for, open_corpus, require_feature_names
 from bigkernel.data.labels import Classes, Labelling
 from bigkernel.data.readers import ENDINGS
 from bigkernel.data.readers.source import Source, origin_of
@@ -62,7 +62,8 @@ def ingest(
     name = name or _name(sources[0].path)
     origins = [origin_of(source) for source in sources]
     origin = ", ".join(f"domain {file}: {text}" for file, text in enumerate(origins)) if sources[1:] else origins[0]
-    info = CorpusInfo(name, origin, image_shape=sources[0].image_shape, scale=sources[0].scale)
+    known = {key: getattr(sources[0], key) for key in ("image_shape", "scale", "feature_names", "target")}
+    info = CorpusInfo(name, origin, **known)
     with writing(target_path, passing=False), ExitStack() as stack:
         writers = []
         for share, place in places.items():
@@ -74,7 +75,7 @@ def ingest(
                 most = None if n_rows is None else 1 + round(n_rows * portion)
             step = chunk_rows or chunk_rows_for(sources[0].n_features, sources[0].dtype.itemsize, most)
             writers.append(stack.enter_context(writer_for(place, first, here, chunk_rows=step, overwrite=overwrite)))
-        fill(writers, batches, Labelling(classes), split)
+        fill(writers, batches, Labelling(classes, images=info.image_shape is not None), split)
     return open_corpus(target_path)
 
 
@@ -121,6 +122,8 @@ def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split
                     f"{source.path}: {key}: found {value}, expected {stated[key]} as in "
                     f"{first.path}{advice.get(key, '')}"
                 )
+        if first.feature_names and source.feature_names:
+            require_feature_names(source.path, source.feature_names, first.feature_names, first.path)
     if classes is True and not first.labelled:
         raise DataError(f"{first.path}: classes=True needs labels, found none")
     if split is not None and split.by == "group" and not first.grouped:

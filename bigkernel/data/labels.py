@@ -18,7 +18,8 @@ from bigkernel.errors import DataError
 
 Classes = Literal["auto"] | bool
 
-AUTO_CLASSES = 1000  # integer labels with more distinct values are numbers, unless classes=True
+# most distinct whole numbers that are classes, unless classes=True: any, 0 … k − 1 or 1 … k, and labels of images
+FEW_CLASSES, CODED_CLASSES, IMAGE_CLASSES = 10, 20, 1000
 MOST_CLASSES = 2**16
 _UNLABELLED = "-1"  # among names
 _MISSING = {-1, _UNLABELLED}
@@ -45,12 +46,13 @@ class Labels:
 class Labelling:
     """Detects the kind of labels, block by block.
 
-    Names are always classes. Integers are classes when `classes` is True, or "auto" and at most 1,000 are distinct; −1
-    among either means unlabelled. Anything else is numbers, of which NaN means unlabelled.
+    Names are always classes. Whole numbers (3 or 3.0) are classes when `classes` is True; with "auto" if at most 10 are
+    distinct, or 20 that are 0 … k − 1 or 1 … k, or 1,000 labels of images. −1 among classes means unlabelled. Anything
+    else is numbers, of which NaN means unlabelled.
     """
 
-    def __init__(self, classes: Classes = "auto") -> None:
-        self._classes = classes
+    def __init__(self, classes: Classes = "auto", *, images: bool = False) -> None:
+        self._classes, self._images = classes, images
         self._named: bool | None = None
         self._whole = classes is not False
         self._names: dict[str, int] = {}
@@ -87,7 +89,7 @@ class Labelling:
                 row = int(np.argmax(odd))
                 raise DataError(f"{name}: row {start + row}: expected a class, found {y[row]}")
             self._whole = False
-        elif self._classes != "auto" or len(self._numbers) <= AUTO_CLASSES + 1:  # + 1: −1 may be one of them
+        elif self._classes != "auto" or len(self._numbers) <= IMAGE_CLASSES + 1:  # + 1: −1 may be one of them
             distinct = np.unique(values).astype(np.int64).tolist()
             self._numbers.update(distinct)
             self._require_few(self._numbers, name)
@@ -104,13 +106,15 @@ class Labelling:
         """Return the kind of the labels after the last row."""
         distinct: set[Any] = set(self._names or self._numbers)
         classes = tuple(sorted(distinct - _MISSING))
-        if not self._named and not (self._whole and (self._classes != "auto" or len(classes) <= AUTO_CLASSES)):
+        coded = classes in (tuple(range(len(classes))), tuple(range(1, len(classes) + 1)))
+        most = IMAGE_CLASSES if self._images else CODED_CLASSES if coded else FEW_CLASSES
+        if not self._named and not (self._whole and (self._classes != "auto" or len(classes) <= most)):
             return Labels(())
         if distinct & _MISSING and len(classes) < (1 if self._classes is True else 2):
             raise DataError(
                 f"{name}: labels {', '.join(map(str, (-1, *classes)))} are ambiguous, as −1 among classes means "
                 "unlabelled; write the labels as 0 and 1 if −1 is a class, or set classes=True (−1 is unlabelled) or "
-                "classes=False (−1 is a number)"
+                "classes=False (−1 is a number); on the command line --labels-are classes or numbers"
             )
         if not self._named:
             return Labels(classes)

@@ -75,7 +75,8 @@ def write_corpus(
         unlabelled; all else is numbers, NaN where there is none.
     weight, domain, group : (n,), or None
     classes : "auto", True or False
-        "auto": whole numbers are classes where at most 1,000 differ.
+        "auto": whole numbers (3 or 3.0) are classes if at most 10 are distinct, or 20 that are 0 … k − 1 or 1 … k, or
+        1,000 labels of images.
     name : of the corpus; None: that of its directory
     image_shape : (h, w) of a row, where rows are pictures
     scale : divides stored values into the range that is meant (255 for pixels of 8 bits)
@@ -113,7 +114,7 @@ def write_corpus(
         classes = bool(getattr(getattr(X, "info", X), "classes", ()))  # as they were
     require_target(path, "the corpus", needed_bytes=_size_bytes(X))
     first, batches = peek(batches_of(X, given), os.fspath(path))
-    info = CorpusInfo(**attributes, source="Python")
+    info = CorpusInfo(**attributes, source="Python", feature_names=_names_of(X))
     if info.image_shape is None:
         info = replace(info, image_shape=first.image_shape or getattr(getattr(X, "info", None), "image_shape", None))
     width = first.values["x"].shape[1]
@@ -123,8 +124,15 @@ def write_corpus(
             f"image_shape: expected {width} pixels as in a row, found {height}×{breadth} = {height * breadth}"
         )
     with writer_for(path, first, info, chunk_rows=chunk_rows, overwrite=overwrite) as writer:
-        fill([writer], batches, Labelling(classes))
+        fill([writer], batches, Labelling(classes, images=info.image_shape is not None))
     return open_corpus(path)
+
+
+def _names_of(X: Any) -> tuple[str, ...]:
+    """Return the names of the columns of a frame, an Arrow table, a corpus or rows; none unless all are text."""
+    names = getattr(X, "columns", ()) if is_dataframe_like(X) else getattr(X, "column_names", ())
+    names = tuple(names) or getattr(getattr(X, "info", X), "feature_names", ())
+    return tuple(map(str, names)) if all(isinstance(name, str) for name in names) else ()
 
 
 def _size_bytes(X: Any) -> int:

@@ -327,6 +327,8 @@ def open_store(path: str | os.PathLike[str], kind: str) -> Store:
             return Store(root, attributes, manifest)
     elif not (root / METADATA).is_file():
         hint = "the path does not exist" if not root.exists() else "found no zarr v3 group"
+        if kind == "corpus" and root.is_file():
+            hint = "found a file; make a corpus of it by bigkernel ingest FILE CORPUS"
         raise DataError(f"{root}: expected a {kind}, but {hint}")
     elif (actual := kind_of(root)) == kind:
         raise DataError(

@@ -460,6 +460,7 @@ class Rows:
     name: str = "X"  # name in messages
     classes: tuple[int | str, ...] = ()  # labels of a class column `y`, from the corpus, or empty
     bad_rows: Literal["refuse", "skip"] = "refuse"  # "refuse" or "skip" rows with NaN or infinity; see `skip_bad_rows`
+    feature_names: tuple[str, ...] = ()  # those of a corpus, where no row map has changed them
 
     def _repr_html_(self) -> str:
         figures = {
@@ -501,7 +502,7 @@ class Rows:
     def map(self, row_map: RowMap) -> Rows:
         """Add a row-wise transform, applied in the task."""
         row_map.width(self.shape[1])  # raises an error for rows that it cannot map
-        return replace(self, row_maps=(*self.row_maps, row_map))
+        return replace(self, row_maps=(*self.row_maps, row_map), feature_names=())
 
     def skip_bad_rows(self) -> Rows:
         """Leave out rows with NaN or infinity in x, or in a weight, of fits and scores.
@@ -569,7 +570,7 @@ class Rows:
     def restrict(self, start: int, stop: int) -> Rows:
         """Return the rows that a task needs to read start … stop."""
         columns = {name: source.restrict(start, stop) for name, source in self.columns.items()}
-        return replace(self, x=self.x.restrict(start, stop), columns=columns)
+        return replace(self, x=self.x.restrict(start, stop), columns=columns, feature_names=())
 
     def bounds(self, config: Settings) -> tuple[int, ...]:
         """Return row ids where the steps of a sweep begin: whole chunks of the input, joined up to a few MB."""
@@ -720,7 +721,8 @@ def as_rows(
         rows = X
     elif isinstance(X, Corpus):
         columns: dict[str, Source] = {**corpus_sources(X)}
-        rows = Rows(columns.pop("x"), columns, name=X.path, classes=X.info.classes)
+        info = X.info
+        rows = Rows(columns.pop("x"), columns, name=X.path, classes=info.classes, feature_names=info.feature_names)
     else:
         rows = Rows(source_of(X, "X"))
     if len(rows.x.shape) != 2:

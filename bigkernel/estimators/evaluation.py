@@ -4,11 +4,12 @@ Of a model on rows with labels:
 
 rows, seconds      number of scored rows, and the time that took
 of, corpus         "held-out", "training" or "scored"; and the path of the corpus
-classifiers        error_percent, standard_error_percent, accuracy_percent, classes; confusion (true by predicted
+classifiers        accuracy_percent, standard_error_percent, balanced_accuracy_percent (mean over classes),
+                   error_percent, classes; confusion (true by predicted
                    class) up to 64 classes, beyond that `confused`, the most frequent [true, predicted, rows]; worst
                    (row, true, predicted, margin: lists of at most 40; images where rows are pictures);
                    log_loss (nats), brier, calibration_error of a model with probabilities
-regressors         mse, r2, residuals (counts in 40 bins from −4 to 4), residual_unit (what 1 is, in targets)
+regressors         r2, rmse, mae, mse, residuals (counts in 40 bins from −4 to 4), residual_unit (what 1 is, in targets)
 """
 
 from __future__ import annotations
@@ -86,12 +87,16 @@ def evaluate(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictu
     if not classifies:
         return {
             **figures,
-            "mse": float((totals["sse"] / n).mean()),
             "r2": score_of(totals),
+            "rmse": float(np.sqrt(totals["sse"] / n).mean()),
+            "mae": float((totals["sae"] / n).mean()),
+            "mse": float((totals["sse"] / n).mean()),
             "residuals": totals["residuals"].sum(axis=0).tolist(),
             "residual_unit": float(np.sqrt(np.mean(getattr(last, "training_mse_", 1.0)))),
         }
     error, classes = 1 - score_of(totals), last.classes_.tolist()
+    of_class = totals["confusion"].sum(axis=1)
+    recall = np.diag(totals["confusion"])[of_class > 0] / of_class[of_class > 0]
     worst = totals["row"][np.isfinite(totals["margin"])].astype(np.int64)
     count = len(worst)
     listed: Report = {
@@ -106,9 +111,10 @@ def evaluate(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictu
         listed["images"] = pack(images.reshape(count, *corpus.info.image_shape))
     return {
         **figures,
-        "error_percent": 100 * error,
-        "standard_error_percent": 100 * float(np.sqrt(error * (1 - error) / n)),
         "accuracy_percent": 100 * (1 - error),
+        "standard_error_percent": 100 * float(np.sqrt(error * (1 - error) / n)),
+        "balanced_accuracy_percent": 100 * float(recall.mean()),
+        "error_percent": 100 * error,
         "classes": classes,
         "confusion": totals["confusion"].astype(np.int64).tolist(),
         **(probability_scores(totals, float(n)) if "log_loss" in totals else {}),

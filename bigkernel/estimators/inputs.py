@@ -37,7 +37,7 @@ from sklearn.utils.validation import (
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
-from bigkernel.data.corpus import Corpus
+from bigkernel.data.corpus import Corpus, require_feature_names
 from bigkernel.engine.rows import (
     ClassWeightSource,
     Rows,
@@ -84,13 +84,17 @@ def input_rows(estimator: BaseEstimator, X: RowsLike, *, reset: bool) -> Rows:
     """Read X as rows without targets; set (`reset`) or compare the estimator's n_features_in_ and feature names."""
     if not is_lazy(X):
         return as_rows(validate_input(estimator, X, reset=reset)[0])
-    rows, names = as_rows(X), feature_names(X)
+    rows, frame = as_rows(X), feature_names(X)
     try:
-        if reset or names is not None:
-            _check_feature_names(estimator, names, reset=reset)  # None removes those of an earlier fit
+        if reset or frame is not None:
+            _check_feature_names(estimator, frame, reset=reset)  # None removes those of an earlier fit
         _check_n_features(estimator, rows, reset=reset)
     except (ValueError, TypeError) as error:  # TypeError: names of several types
         raise DataError(f"{rows.name}: {' '.join(str(error).split())}") from error
+    if rows.feature_names and reset:
+        estimator.feature_names_in_ = np.array(rows.feature_names, object)
+    elif rows.feature_names and (names := getattr(estimator, "feature_names_in_", None)) is not None:
+        require_feature_names(rows.name, rows.feature_names, names, "the fit")
     if reset and not (len(rows) and rows.x.shape[1]):
         what = "rows of 0 features" if len(rows) else "0 rows"
         raise DataError(f"{rows.name}: found {what}; expected at least one")

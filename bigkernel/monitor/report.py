@@ -1,7 +1,7 @@
 """The state of a run directory (its journal, its lock, its finished work), and the page that shows it.
 
     bigkernel.monitor.report.write("digits.run")        # digits.run/report.html
-    bigkernel report digits.run --open
+    bigkernel report digits.run
 
 The page opens without a network. Lines of a journal may be damaged or malicious and still be JSON: lines with invalid
 values are left out.

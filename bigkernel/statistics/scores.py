@@ -29,12 +29,13 @@ class ScoreStatistic(Sums):
     """Sums for the scores of a model; unlabelled rows are left out.
 
     For classes, accumulates `confusion` (c, c), true class by predicted class, and the sums of probability scores if
-    the model has probabilities; for numbers, `n`, `sse`, and the sum `t` and the sum of squares `q` of targets less
-    `shift`, (c,). With `keep` k > 0 also, for classes, the k worst rows: `margin` (k,), f of the true class less the
-    largest other f, in rising order; `row`, `truth` and `guess` (k,), the row's id and the indices of its true and
-    predicted class. Unused places have the margin +∞. Rows are ordered by margin, then by id, so that the result does
-    not depend on chunks; rows of weight 0 are left out. For numbers, `residuals` (c, RESIDUAL_BINS): weights of the
-    rows by (target − f)/spread in equal bins from −4 to 4, the first and the last open to infinity.
+    the model has probabilities; for numbers, `n`, the sums `sse` of squared and `sae` of absolute errors, and the sum
+    `t` and the sum of squares `q` of targets less `shift`, (c,). With `keep` k > 0 also, for classes, the k worst rows:
+    `margin` (k,), f of the true class less the largest other f, in rising order; `row`, `truth` and `guess` (k,), the
+    row's id and the indices of its true and predicted class. Unused places have the margin +∞. Rows are ordered by
+    margin, then by id, so that the result does not depend on chunks; rows of weight 0 are left out. For numbers,
+    `residuals` (c, RESIDUAL_BINS): weights of the rows by (target − f)/spread in equal bins from −4 to 4, the first and
+    the last open to infinity.
     """
 
     predictor: Predictor
@@ -46,7 +47,7 @@ class ScoreStatistic(Sums):
     def zero(self) -> Accumulator:
         c = self.targets.width
         if self.targets.classes is None:
-            total = {name: np.zeros(c) for name in ("n", "sse", "t", "q")}
+            total = {name: np.zeros(c) for name in ("n", "sse", "sae", "t", "q")}
             return total | ({"residuals": np.zeros((c, RESIDUAL_BINS))} if self.keep else {})
         shapes = {"confusion": (c, c), **(_OF_PROBABILITIES if self.predictor.logits else {})}
         total = {name: np.zeros(shape) for name, shape in shapes.items()}
@@ -66,7 +67,7 @@ class ScoreStatistic(Sums):
         work = predictor.work_bytes(block_rows) + block_rows * 8 * (4 * c + 2 + predictor.logits * (3 * c + 5))
         kept = 8 * (c * RESIDUAL_BINS if self.targets.classes is None else 4 * self.keep) if self.keep else 0
         work += 2 * kept + 72 * block_rows if kept else 0  # per row: the sorted columns, twice
-        return Footprint(predictor.flops_per_row, 8 * (c * c + 4 * c + 3 * _BINS + 2) + kept, work)
+        return Footprint(predictor.flops_per_row, 8 * (c * c + 5 * c + 3 * _BINS + 2) + kept, work)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         for block in chunk.blocks(np.flatnonzero(self.targets.labelled_in(chunk))):
@@ -84,6 +85,7 @@ class ScoreStatistic(Sums):
     def _add_numbers(self, total: Accumulator, weight: Array, values: Array, truth: Array) -> None:
         total["n"] += weight.sum()
         total["sse"] += weight @ (truth - values) ** 2
+        total["sae"] += weight @ np.abs(truth - values)
         total["t"] += weight @ (truth - self.shift)
         total["q"] += weight @ (truth - self.shift) ** 2
         if self.keep:

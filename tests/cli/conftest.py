@@ -1,10 +1,10 @@
-"""What the tests of commands share."""
+"""Fixtures of the tests of commands."""
 
 import pytest
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty working directory, with names short enough for a terminal."""
+    """Change to an empty directory, whose relative paths fit a terminal."""
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -1,4 +1,4 @@
-"""Domains on the command line: several sources, one of them without labels, to a model of both."""
+"""Domains on the command line: models of several sources, of which one has no labels."""
 
 import json
 import re
@@ -19,7 +19,7 @@ COMMON = ("--landmarks", 30, "--sigma", 2.0)
 
 @pytest.fixture
 def pair(run, here):
-    """`pair.corpus`: a labelled domain and one without labels; `target.corpus`: the second with them."""
+    """Make `pair.corpus` of a labelled and an unlabelled domain, and `target.corpus`, the second with its labels."""
     np.savez("source.npz", x=SOURCE, y=LABELS)
     np.savez("target.npz", x=TARGET, y=np.full(N, -1))
     np.savez("truth.npz", x=TARGET, y=LABELS)
@@ -28,80 +28,72 @@ def pair(run, here):
     return here
 
 
-def test_artl_learns_an_unlabelled_source_of_its_own_and_says_how_its_rounds_went(run, pair):
+def test_artl_adapts_to_an_unlabelled_source_and_reports_its_rounds(run, pair):
     command = ["fit", "pair.corpus", "m", "--method", "artl", *COMMON, "--score", "target.corpus"]
-    told = json.loads(run(*command, "--json").stdout)
-    assert (told["source_rows"], told["target_rows"]) == (N, N)
-    assert told["held_out_error_percent"] < 3
-    assert 1 <= len(told["rounds"]) <= 10
+    figures = json.loads(run(*command, "--json").stdout)
+    assert (figures["source_rows"], figures["target_rows"]) == (N, N)
+    assert figures["held_out_error_percent"] < 3
+    assert 1 <= len(figures["rounds"]) <= 10
     text = run(*command, "--overwrite").stdout
-    assert re.search(rf"rounds +{len(told['rounds'])}\s", text)
+    assert re.search(rf"rounds +{len(figures['rounds'])}\s", text)
     assert max(map(len, text.splitlines())) <= 80
     assert json.loads(run("score", "m", "target.corpus", "--json").stdout)["error_percent"] < 3
 
 
 @pytest.mark.parametrize("method", ["xnv", "krr"])
-def test_labelled_rows_alone_or_all_rows_make_a_model_of_other_methods(run, pair, method):
-    told = json.loads(run("fit", "pair.corpus", "m", "--method", method, *COMMON, "--json").stdout)
-    assert told["labelled_rows"] == N
+def test_other_methods_fit_the_labelled_rows(run, pair, method):
+    figures = json.loads(run("fit", "pair.corpus", "m", "--method", method, *COMMON, "--json").stdout)
+    assert figures["labelled_rows"] == N
     assert json.loads(run("score", "m", "target.corpus", "--json").stdout)["rows"] == N
 
 
 @pytest.mark.parametrize("choice", ["balanced-k-means", "fourier"])
-def test_landmarks_are_chosen_as_asked(run, pair, choice):
-    told = json.loads(run("fit", "pair.corpus", "m", *COMMON, "--landmark-choice", choice, "--json").stdout)
-    assert told["landmark_choice"] == choice
+def test_the_option_sets_the_choice_of_landmarks(run, pair, choice):
+    figures = json.loads(run("fit", "pair.corpus", "m", *COMMON, "--landmark-choice", choice, "--json").stdout)
+    assert figures["landmark_choice"] == choice
     assert load_model("m").landmarks == choice
 
 
 @pytest.fixture
 def images(run, here):
-    """`c`: a corpus of 30 images of three classes."""
+    """Make `c`, a corpus of 30 images of three classes."""
     np.save("images.npy", rng.integers(0, 255, (30, 8, 8)).astype(np.uint8))
     np.save("images-labels.npy", LABELS[:30])
     run("ingest", "images.npy", "c", "--labels", "images-labels.npy")
 
 
-def test_patches_are_learnt_with_the_parameters_that_a_transform_names(run, images):
+def test_parameters_of_a_transform_reach_it(run, images):
     options = ["--transform", "moments:aspect=0.2", "--transform", "conv:patch-size=3/2,n-landmarks=6/5,sigma=0.6"]
     options += ["--landmarks", 9, "--seed", 4]
     planned = json.loads(run("plan", "c", *options, "--json").stdout)
     assert planned["flops"] > json.loads(run("plan", "c", "--landmarks", 9, "--json").stdout)["flops"]
-    told = json.loads(run("fit", "c", "m", *options, "--run", "work", "--json").stdout)
+    figures = json.loads(run("fit", "c", "m", *options, "--run", "work", "--json").stdout)
     model = load_model("m")
     assert [name for name, _ in model.steps] == ["moments", "conv", "model"]
     assert model[0].aspect == 0.2
     assert (model[1].patch_size, model[1].n_landmarks, model[1].sigma) == ((3, 2), (6, 5), 0.6)
     assert (model[1].random_state, model[1].second_landmarks_.shape) == (4, (5, 24))
     again = json.loads(run("fit", "c", "m", *options, "--run", "work", "--resume", "--overwrite", "--json").stdout)
-    assert again["training_mse"] == told["training_mse"]
+    assert again["training_mse"] == figures["training_mse"]
 
 
 SETTING, DATA = 8, 3  # exit codes
 REFUSED = {
-    "a penalty of xnv from the statistics": (
-        SETTING,
-        ["--method", "xnv", "--alpha", "gcv"],
-        "The 'alpha' parameter of XNV",
-    ),
-    "an intercept of artl": (SETTING, ["--method", "artl", "--intercept"], "not used by artl"),
-    "nothing to adapt to": (DATA, ["--method", "artl", "--landmarks", 9], "all rows are labelled"),
-    "a parameter that is none": (
-        SETTING,
-        ["--transform", "conv:side=5"],
-        "Invalid parameter 'side' for estimator Conv",
-    ),
-    "a value that is none": (SETTING, ["--transform", "conv:sigma=-1"], "--transform conv: The 'sigma' parameter"),
-    "a value of another kind": (SETTING, ["--transform", "project:whiten=2"], "--transform project: The 'whiten'"),
-    "a parameter twice": (2, ["--transform", "conv:sigma=1,sigma=2"], "every parameter once, found 'sigma=2' twice"),
-    "a transform that is none": (2, ["--transform", "convolve"], "'convolve' is not one of 'scale'"),
-    "a parameter without value": (2, ["--transform", "conv:sigma"], "expected NAME:KEY=VALUE,KEY=VALUE, found 'sigma'"),
-    "strokes of what is no image": (DATA, ["--transform", "orientations", "--landmarks", 9], "image_shape"),
+    "gcv for xnv": (SETTING, ["--method", "xnv", "--alpha", "gcv"], "The 'alpha' parameter of XNV"),
+    "intercept of artl": (SETTING, ["--method", "artl", "--intercept"], "not used by artl"),
+    "artl without unlabelled rows": (DATA, ["--method", "artl", "--landmarks", 9], "all rows are labelled"),
+    "unknown parameter": (SETTING, ["--transform", "conv:side=5"], "Invalid parameter 'side' for estimator Conv"),
+    "invalid value": (SETTING, ["--transform", "conv:sigma=-1"], "--transform conv: The 'sigma' parameter"),
+    "value of another type": (SETTING, ["--transform", "project:whiten=2"], "--transform project: The 'whiten'"),
+    "parameter twice": (2, ["--transform", "conv:sigma=1,sigma=2"], "every parameter once, found 'sigma=2' twice"),
+    "unknown transform": (2, ["--transform", "convolve"], "'convolve' is not one of 'scale'"),
+    "parameter without value": (2, ["--transform", "conv:sigma"], "expected NAME:KEY=VALUE,KEY=VALUE, found 'sigma'"),
+    "strokes without images": (DATA, ["--transform", "orientations", "--landmarks", 9], "image_shape"),
 }
 
 
 @pytest.mark.parametrize("code, options, match", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_is_refused_in_one_line(run, here, code, options, match):
+def test_invalid_options_are_refused(run, here, code, options, match):
     np.savez("c.npz", x=np.column_stack([SOURCE, SOURCE[:, 0]]), y=LABELS)
     run("ingest", "c.npz", "c")
     assert match in run("fit", "c", "m", *options, code=code).stderr

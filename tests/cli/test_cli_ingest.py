@@ -1,7 +1,7 @@
-"""`bigkernel ingest` with several sources, splits and bad input, as its user meets it."""
+"""`bigkernel ingest`: formats, several sources, splits and invalid input."""
 
 import os
-import struct
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -9,21 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 from PIL import Image
+from test_cli import idx
 
 from bigkernel.data.corpus import open_corpus
-from bigkernel.data.readers import FORMATS
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (40, 4, 3), np.uint8)
 LABELS = (np.arange(40) % 4).astype(np.uint8)
 
 
 pytestmark = pytest.mark.usefixtures("here")
-
-
-def write_idx(name, array):
-    head = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
-    with open(name, "wb") as handle:
-        handle.write(head + array.tobytes())
 
 
 def write_images(pixels=PIXELS, labels=LABELS, folder="images"):
@@ -33,10 +27,10 @@ def write_images(pixels=PIXELS, labels=LABELS, folder="images"):
 
 
 def write_all():
-    """The same images and labels in every format; the source's name of each."""
+    """Write the same images and labels in every format, and return the names of the sources."""
     rows, labels = PIXELS.reshape(40, 12).astype(np.float32), LABELS.astype(np.int64)
-    write_idx("images-idx3-ubyte", PIXELS)
-    write_idx("labels-idx1-ubyte", LABELS)
+    idx(Path("images-idx3-ubyte"), PIXELS)
+    idx(Path("labels-idx1-ubyte"), LABELS)
     write_images()
     np.savez("rows.npz", x=rows, y=labels)
     pq.write_table(pa.table({**{f"p{i}": column for i, column in enumerate(rows.T)}, "y": labels}), "rows.parquet")
@@ -50,7 +44,7 @@ def write_all():
     return ["images-idx3-ubyte", "images", "rows.npz", "rows.parquet", "rows.zarr", "rows.svm", "rows.csv"]
 
 
-def test_every_format_of_the_same_rows_makes_the_same_arrays(run):
+def test_every_format_gives_the_same_arrays(run):
     sources = write_all()
     for number, source in enumerate(sources):
         run("ingest", source, f"{number}.corpus", "--dtype", "float32", "--chunk-rows", 16, "--json")
@@ -72,8 +66,8 @@ def test_groups_of_a_table_stay_together(run, tmp_path):
 
 
 def test_one_label_file_for_each_source(run):
-    write_idx("a", PIXELS)
-    write_idx("b", LABELS)
+    idx(Path("a"), PIXELS)
+    idx(Path("b"), LABELS)
     run("ingest", "a", "a", "c", "--labels", "b", "--labels", "b")
     assert open_corpus("c").columns == ("y", "domain")
     run("ingest", "a", "a", "d", "--labels", "none")
@@ -95,14 +89,7 @@ def test_one_label_file_for_each_source(run):
         (["--features", 3], 8, "features: unknown option of format 'npz'"),
     ],
 )
-def test_options_that_cannot_be_are_refused_and_leave_nothing(run, options, code, expected):
+def test_invalid_options_are_refused_and_nothing_is_written(run, options, code, expected):
     np.savez("a.npz", x=np.ones((4, 2)), y=[0, 1, 2, 3])
     assert expected in run("ingest", "a.npz", "c", *options, code=code).stderr
     assert os.listdir() == ["a.npz"]
-
-
-def test_the_help_teaches_every_format_in_80_columns(run):
-    text = run("ingest", "--help").stdout
-    assert max(map(len, text.splitlines())) <= 80
-    for name, description in FORMATS.items():
-        assert f"{name:<8} {description}\n" in text

@@ -1,4 +1,4 @@
-"""`bigkernel plan`: memory without a run, time from a pilot, and what neither knows."""
+"""`bigkernel plan`: memory, time from a pilot, and sweeps that are not timed."""
 
 import json
 
@@ -8,39 +8,31 @@ import pytest
 from bigkernel import write_corpus
 
 N, D = 12_000, 12
-
-
 X = np.random.default_rng(0).integers(0, 255, (N, D), dtype=np.uint8)
 
 
 @pytest.fixture
 def corpus(here):
-    """A corpus of three classes."""
+    """Make a corpus of three classes."""
     write_corpus("c", X, np.arange(N) % 3, chunk_rows=500)
     return "c"
 
 
 @pytest.fixture
 def numbers(here):
-    """A corpus of numbers."""
+    """Make a corpus of numbers."""
     write_corpus("n", X, np.arange(N) * 0.5, chunk_rows=500)
     return "n"
 
 
 @pytest.fixture
-def plan(run):
-    """The command, with these arguments."""
-    return lambda *arguments, code=0: run("plan", *arguments, code=code)
+def planned(run):
+    """Return a function that gives the figures of a plan."""
+    return lambda *arguments: json.loads(run("plan", *arguments, "--json").stdout)
 
 
-@pytest.fixture
-def told(plan):
-    """What it prints as JSON."""
-    return lambda *arguments: json.loads(plan(*arguments, "--json").stdout)
-
-
-def test_a_plan_tells_memory_and_the_time_of_a_pilot(corpus, here, told):
-    figures = told(corpus, "--landmarks", 50)
+def test_a_plan_estimates_memory_and_time(corpus, here, planned):
+    figures = planned(corpus, "--landmarks", 50)
     assert (figures["rows"], figures["features"]) == (N, D)
     assert figures["worker_bytes"] > figures["process_bytes"] > 0
     assert 0 < figures["least_seconds"] <= figures["expected_seconds"] <= figures["most_seconds"] < 600
@@ -49,22 +41,22 @@ def test_a_plan_tells_memory_and_the_time_of_a_pilot(corpus, here, told):
     assert [path.name for path in here.iterdir()] == [corpus]
 
 
-def test_a_fit_of_few_rows_is_run_and_said_to_be(here, plan, told):
+def test_a_fit_of_few_rows_is_run_whole(here, run, planned):
     write_corpus("few", X[:100], np.arange(100) % 3)
-    figures = told("few", "--landmarks", 50)
+    figures = planned("few", "--landmarks", 50)
     assert figures["pilot_rows"] is None
     assert figures["expected_seconds"] > 0
-    text = plan("few", "--landmarks", 50).stdout
+    text = run("plan", "few", "--landmarks", 50).stdout
     assert "time estimated from the fit itself" in text
     assert "pilot of" not in text
 
 
-def test_without_time_nothing_is_run(corpus, monkeypatch, told, plan):
+def test_without_time_nothing_is_run(corpus, monkeypatch, planned, run):
     monkeypatch.setattr("bigkernel.engine.pilot.pilot", lambda *_, **__: pytest.fail("it was run"))
-    figures = told(corpus, "--landmarks", 50, "--no-time")
+    figures = planned(corpus, "--landmarks", 50, "--no-time")
     assert "expected_seconds" not in figures
     assert figures["flops"] > 0
-    assert "pilot" not in plan(corpus, "--landmarks", 50, "--no-time").stdout
+    assert "pilot" not in run("plan", corpus, "--landmarks", 50, "--no-time").stdout
 
 
 @pytest.mark.parametrize(
@@ -75,32 +67,30 @@ def test_without_time_nothing_is_run(corpus, monkeypatch, told, plan):
         (["--method", "sssl"], ""),
     ],
 )
-def test_sweeps_that_are_not_timed_are_named(corpus, options, named, told):
-    figures = told(corpus, "--landmarks", 50, *options)
+def test_sweeps_that_are_not_timed_are_named(corpus, options, named, planned):
+    figures = planned(corpus, "--landmarks", 50, *options)
     assert named in " ".join(figures["not_timed"])
     assert figures["expected_seconds"] > 0
 
 
-def test_linear_methods_have_a_plan_of_their_moments(numbers, told):
-    figures = told(numbers, "--method", "ridge", "--no-time")
+def test_linear_methods_have_a_plan_of_their_moments(numbers, planned):
+    figures = planned(numbers, "--method", "ridge", "--no-time")
     assert (figures["rows"], figures["features"]) == (N, D)
     assert figures["partial_bytes"] == 8 * (D * D + 2 * D + 4)
     assert figures["flops"] == N * (D + D * D + 4 * D)
-    assert figures == told(numbers, "--method", "linear", "--no-time")
+    assert figures == planned(numbers, "--method", "linear", "--no-time")
 
 
-def test_conjugate_gradients_are_planned_by_their_sweeps(corpus, told):
-    figures = told(corpus, "--landmarks", 20, "--solver", "cg", "--no-time")
+def test_conjugate_gradients_are_planned_by_their_sweeps(corpus, planned):
+    figures = planned(corpus, "--landmarks", 20, "--solver", "cg", "--no-time")
     assert figures["solver"] == "cg"
     assert figures["sweeps"] > 2
     assert figures["driver_bytes"] > 0
-    assert figures["flops"] > told(corpus, "--landmarks", 20, "--no-time")["flops"]
+    assert figures["flops"] > planned(corpus, "--landmarks", 20, "--no-time")["flops"]
 
 
-def test_other_methods_have_no_conjugate_gradients(numbers, plan):
-    assert "--solver: not used by xnv of numbers" in plan(numbers, "--method", "xnv", "--solver", "cg", code=8).stderr
-
-
-def test_a_corpus_that_cannot_be_planned_is_told_before_anything_is_run(corpus, monkeypatch, plan):
+def test_invalid_plans_are_refused_before_anything_is_run(corpus, numbers, monkeypatch, run):
     monkeypatch.setattr("bigkernel.engine.pilot.pilot", lambda *_, **__: pytest.fail("it was run"))
-    assert "needs unlabelled rows of a target domain" in plan(corpus, "--method", "artl", code=3).stderr
+    assert "needs unlabelled rows of a target domain" in run("plan", corpus, "--method", "artl", code=3).stderr
+    refused = run("plan", numbers, "--method", "xnv", "--solver", "cg", code=8).stderr
+    assert "--solver: not used by xnv of numbers" in refused

@@ -36,12 +36,12 @@ from bigkernel.statistics.moments import FeatureSums
 
 X = np.random.default_rng(0).normal(size=(200, 3))
 STATISTIC = FeatureSums(IdentityMap(np.zeros(3)))
-HERE = {"host": socket.gethostname(), "pid": os.getpid()}  # of who holds a lock in these tests
+HERE = {"host": socket.gethostname(), "pid": os.getpid()}  # the holder of locks in these tests
 STARTED = {"kind": "job_started", "job": "later", "title": "fit later", "run": "", **HERE}
 
 
 def invoke(*arguments, code=0):
-    """The command in this process, 80 columns wide; its result, whose code is what was expected."""
+    """Run `watch` in this process, 80 columns wide, and return its result; the exit code must be `code`."""
     result = CliRunner().invoke(main, ["watch", *map(str, arguments)], env={"COLUMNS": "80"})
     assert result.exit_code == code, (result.exit_code, result.output, result.exception)
     assert "Traceback" not in result.output
@@ -49,13 +49,13 @@ def invoke(*arguments, code=0):
 
 
 def state(*arguments, code=0):
-    """What --once --json prints."""
+    """Return the state that --once --json prints."""
     (line,) = invoke(*arguments, "--once", "--json", code=code).stdout.splitlines()
     return json.loads(line)
 
 
 def write(run, messages):
-    """Append to the journal of a run directory; times as they are now, in the order of the messages."""
+    """Append messages to the journal of a run directory, with recent times."""
     run.mkdir(exist_ok=True)
     messages = list(messages)
     late = time.time() - messages[-1][1] - 1
@@ -69,7 +69,7 @@ def ended(job="simulated", how="finished", error=""):
 
 
 def dead_lock(run):
-    """A lock of a process of this host that is no more."""
+    """Write the lock of a process of this host that has ended."""
     process = subprocess.Popen(["true"])
     process.wait()
     content = {"token": "", "host": os.uname().nodename, "pid": process.pid, "birth": "long ago", "since": "then"}
@@ -77,28 +77,28 @@ def dead_lock(run):
 
 
 def half_way(here):
-    """Messages of a job that is half way through, of a driver on node1 but for what `here` says."""
+    """Yield the messages of a job that is half done; its driver runs on node1, or as `here` says."""
     for message, at in simulated.messages(40, 3):
         yield ({**message, **here} if message["kind"] == "job_started" else message), at
 
 
 @pytest.fixture
 def half(tmp_path):
-    """A run directory whose journal tells of a job of this process that is half way through."""
+    """Make a run directory with the journal of a job of this process that is half done."""
     write(tmp_path / "job.run", half_way(HERE))
     return tmp_path / "job.run"
 
 
 @pytest.fixture
 def left(tmp_path):
-    """One whose journal tells of such a job of a driver on another host, which nobody has heard of since."""
+    """Make a run directory with the journal of such a job of a driver on another host, which went silent."""
     write(tmp_path / "job.run", half_way({}))
     return tmp_path / "job.run"
 
 
 @pytest.fixture
 def follow():
-    """Start `watch` in a thread, with plain lines; gives what it printed and its code when it has ended."""
+    """Return a function that starts `watch` in a thread and returns a function that waits for its result."""
     threads = []
 
     def start(*arguments):
@@ -124,9 +124,6 @@ def follow():
         assert not thread.is_alive()
 
 
-# ---------------------------------------------------------------- a run directory
-
-
 def test_a_finished_run_is_shown_and_ends_with_0(tmp_path, small_steps):
     run = tmp_path / "job.run"
     with executing("serial", run=run, command=["bigkernel", "fit", "c", "m"]):
@@ -143,7 +140,7 @@ def test_a_finished_run_is_shown_and_ends_with_0(tmp_path, small_steps):
     assert invoke(run).stdout.splitlines()[-1].startswith("finished ")
 
 
-def test_a_run_is_watched_while_its_driver_is_at_work(half):
+def test_a_run_is_watched_while_its_driver_runs(half):
     with run_lock.locked(half):
         found = state(half)
         text = invoke(half, "--once").stdout
@@ -154,7 +151,7 @@ def test_a_run_is_watched_while_its_driver_is_at_work(half):
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_lines_are_printed_for_what_changes_until_the_job_ends(half, follow):
+def test_changes_are_printed_as_lines_until_the_job_ends(half, follow):
     with run_lock.locked(half):
         result = follow(half)
         time.sleep(0.3)
@@ -172,7 +169,7 @@ def test_lines_are_printed_for_what_changes_until_the_job_ends(half, follow):
     assert len(lines) == len(set(lines))
 
 
-def test_another_journal_in_its_place_is_read_from_the_beginning(half):
+def test_a_replaced_journal_is_read_from_the_beginning(half):
     source = RunReader(half)
     with run_lock.locked(half):
         source.look()
@@ -181,7 +178,7 @@ def test_another_journal_in_its_place_is_read_from_the_beginning(half):
         assert [job["id"] for job in source.look()["jobs"]] == ["later"]
 
 
-def test_after_the_death_of_its_driver_a_run_says_what_is_kept_and_how_to_go_on(left):
+def test_the_run_of_a_dead_driver_shows_how_to_resume_it(left):
     (left / "command.json").write_text(json.dumps({"command": ["bigkernel", "fit", "c", "m", "--run", "job.run"]}))
     dead_lock(left)
     os.utime(left / run_lock.NAME, (time.time() - 200, time.time() - 200))
@@ -193,7 +190,7 @@ def test_after_the_death_of_its_driver_a_run_says_what_is_kept_and_how_to_go_on(
     assert lines[-1] == "to resume: bigkernel fit c m --run job.run --resume"
 
 
-def test_what_a_lost_job_was_at_does_not_run_on(half):
+def test_the_clock_of_a_lost_job_stops(half):
     dead_lock(half)
     source = RunReader(half)
     first = source.look()["jobs"][0]["sweeps"][0]["elapsed_seconds"]
@@ -201,7 +198,7 @@ def test_what_a_lost_job_was_at_does_not_run_on(half):
     assert source.look()["jobs"][0]["sweeps"][0]["elapsed_seconds"] == first
 
 
-def test_a_job_that_goes_on_where_another_died_is_the_one_that_is_followed(left, follow):
+def test_the_job_that_resumes_a_lost_one_is_followed(left, follow):
     write(left, [(STARTED, 1.0)])
     with run_lock.locked(left):
         result = follow(left)
@@ -212,43 +209,30 @@ def test_a_job_that_goes_on_where_another_died_is_the_one_that_is_followed(left,
     assert result().stdout.splitlines()[-1].endswith("fit later")
 
 
-def about(kind, **changes):
+def line_of(kind, **changes):
     return json.dumps({"time": time.time(), "kind": kind, "job": "simulated", "sweep": "simulated-sweep", **changes})
 
 
 SWEEP = {"sweep": "t", "what": "x", "executor": "dask", "run": "", "planned_bytes": 1}
 RECEIPT = {"node": "0-30", "worker": "a", "resumed": False, "elapsed": 1, "peak_bytes": 1, "starts": 1, "seconds": {}}
-
-
 LINES = {
-    "deep": "[" * 200_000,
-    "a list": "[]",
-    "an empty mapping": "{}",
-    "a numbered kind": '{"kind": 3, "time": "x"}',
-    "no receipt": about("segment", receipt=None),
-    "stops of text": about("sweep_started", **SWEEP, plan={"flops": 1, "rows": 1}, stops="?"),
-    "an end without seconds": about("sweep_ended"),
-    "a time far off": about("note", text="x", time=1e300),
-    "no time": about("note", text="x", time=float("nan")),
-    "an early time": about("note", text="x", time=-1e15),
-    "an end far off": about("job_ended", state="failed", time=1e300),
-    "a step of text": about("step", what="x", done="a", total="b"),
-    "an endless step": about("step", what="x", done=1, total=10**400),
-    "a step of lists": about("step", what=["x"], done=1, total=3),
-    "long stages": about("spent", stage="x", seconds=1e308),
-    "deep figures": about("figures", name="x", values=7).replace("7}", "[" * 500 + "]" * 500 + "}"),
-    "a plan of text": about("sweep_started", **SWEEP, plan={"flops": "x", "rows": 1}, stops=[1]),
-    "a large plan": about("sweep_started", **SWEEP, plan={"flops": 1e308, "rows": 1}, stops=[1]),
-    "half a plan": about("sweep_started", **SWEEP, plan={"rows": 1}, stops=[1]),
-    "endless rows": about("sweep_started", **SWEEP, plan={"flops": 1, "rows": 1}, stops=[10**400]),
-    "a numbered worker": about("segment", receipt={**RECEIPT, "worker": 7}),
-    "a long segment": about("segment", receipt={**RECEIPT, "elapsed": 1e308}),
-    "seconds of text": about("segment", receipt={**RECEIPT, "seconds": {"x": "y"}}),
-    "an endless pulse": about("pulse", node="0-39", rows=10**400, worker="x"),
+    "no receipt": line_of("segment", receipt=None),
+    "an end without seconds": line_of("sweep_ended"),
+    "a time far off": line_of("note", text="x", time=1e300),
+    "an end far off": line_of("job_ended", state="failed", time=1e300),
+    "an endless step": line_of("step", what="x", done=1, total=10**400),
+    "a step of lists": line_of("step", what=["x"], done=1, total=3),
+    "long stages": line_of("spent", stage="x", seconds=1e308),
+    "deep figures": line_of("figures", name="x", values=7).replace("7}", "[" * 500 + "]" * 500 + "}"),
+    "a large plan": line_of("sweep_started", **SWEEP, plan={"flops": 1e308, "rows": 1}, stops=[1]),
+    "endless rows": line_of("sweep_started", **SWEEP, plan={"flops": 1, "rows": 1}, stops=[10**400]),
+    "a numbered worker": line_of("segment", receipt={**RECEIPT, "worker": 7}),
+    "a long segment": line_of("segment", receipt={**RECEIPT, "elapsed": 1e308}),
+    "an endless pulse": line_of("pulse", node="0-39", rows=10**400, worker="x"),
 }
 
 
-def test_no_line_of_a_journal_ends_the_watching(tmp_path):
+def test_no_line_of_a_journal_stops_watch(tmp_path):
     for name, line in LINES.items():
         run = tmp_path / name
         write(run, half_way(HERE))
@@ -259,21 +243,21 @@ def test_no_line_of_a_journal_ends_the_watching(tmp_path):
             before = state(run)["jobs"][0]["sweeps"][0]
             assert (before["state"], before["segments"]["failed"]) == ("running", 0), name
             write(run, [(STARTED, time.time())])
-            assert state(run)["jobs"][0]["id"] == "later", f"{name}: the lines after it are read"
+            assert state(run)["jobs"][0]["id"] == "later", f"{name}: later lines are read"
 
 
 @pytest.mark.parametrize("arguments", [(), ("--once",), ("--json",)])
-def test_text_of_a_journal_never_reaches_the_terminal_as_it_is(half, arguments):
-    evil = "\x1b]0;x\x07\x1b[2J\u202e\nx"
+def test_control_characters_of_a_journal_are_escaped(half, arguments):
+    hostile = "\x1b]0;x\x07\x1b[2J\u202e\nx"
     with open(half / journal.NAME, "a") as file:
-        file.write(about("note", text=evil) + "\n" + about("step", what=evil, done=1, total=3) + "\n")
-    write(half, [({**STARTED, "title": evil}, 1.0), *ended("later", evil, evil)])
+        file.write(line_of("note", text=hostile) + "\n" + line_of("step", what=hostile, done=1, total=3) + "\n")
+    write(half, [({**STARTED, "title": hostile}, 1.0), *ended("later", hostile, hostile)])
     text = invoke(half, *arguments, code=1).stdout
     assert not {"\x1b", "\x07", "\u202e"} & set(text)
     assert "]0;x" in text
 
 
-def test_a_state_that_nobody_knows_is_no_success(half):
+def test_an_unknown_state_is_not_a_success(half):
     write(half, ended(how="fnished"))
     assert invoke(half, "--once", code=1).stdout.startswith("failed ")
     unknown = {"jobs": [{"id": "a", "state": "\x1b[2J"}]}
@@ -281,14 +265,14 @@ def test_a_state_that_nobody_knows_is_no_success(half):
 
 
 @pytest.mark.parametrize("how, code", [("finished", 0), ("failed", 1), ("interrupted", 75)])
-def test_the_exit_code_tells_how_the_job_ended(half, how, code):
+def test_the_exit_code_is_that_of_the_outcome(half, how, code):
     write(half, ended(how=how, error="DataError: row 3" if how == "failed" else ""))
     result = invoke(half, code=code)
     assert result.stdout.splitlines()[-1 if code == 0 else -2].startswith(f"{how} ")
     assert ("DataError: row 3" in result.stdout) == (how == "failed")
 
 
-def test_a_run_without_a_journal_is_told_by_its_receipts(tmp_path, small_steps):
+def test_a_run_without_a_journal_is_described_by_its_receipts(tmp_path, small_steps):
     run = tmp_path / "job.run"
     sweep(as_rows(X), STATISTIC, client="serial", run=run)
     (run / journal.NAME).unlink(missing_ok=True)
@@ -315,7 +299,7 @@ def test_a_run_without_a_journal_is_told_by_its_receipts(tmp_path, small_steps):
         ("tcp://127.0.0.1:9", (), 6, "check that it is running"),
     ],
 )
-def test_what_cannot_be_watched_is_refused(tmp_path, monkeypatch, what, options, code, found):
+def test_other_places_are_refused(tmp_path, monkeypatch, what, options, code, found):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
@@ -360,23 +344,18 @@ def test_a_job_on_a_scheduler_is_followed_to_its_end(client, cluster, follow, mo
 
 
 async def _apply(board, message):
-    """In the scheduler's event loop, as the plugin does."""
+    """Apply a message in the event loop of the scheduler, as the plugin does."""
     board.apply(message, time.time())
 
 
-def test_a_scheduler_without_books_is_refused_with_what_to_do():
-    with pytest.raises(ConfigError, match="found no bigkernel job on this scheduler; start one with --cluster"):
-        watching.ask_scheduler(Client(None), "tcp://a:1")
-
-
-def test_a_cluster_file_names_the_scheduler_and_one_of_a_local_cluster_is_refused(tmp_path, cluster, client):
+def test_a_cluster_file_must_name_a_scheduler(tmp_path, cluster, client):
     assert install_monitor(client)
     file = tmp_path / "c.yaml"
     file.write_text(f"bigkernel: {{cluster: {{kind: address, address: '{cluster.scheduler_address}'}}}}")
     board = board_of(cluster.scheduler)
     for message, _ in simulated.messages(40, 3, job="by-file"):
         client.sync(_apply, board, message)
-    found = state(file)  # a job runs, so that it is 0
+    found = state(file)  # 0, as a job runs
     assert "by-file" in [job["id"] for job in found["jobs"] if job["state"] == "running"]
     client.sync(_apply, board, ended("by-file")[0][0])
     file.write_text("bigkernel: {cluster: {kind: local, workers: 1}}")
@@ -384,7 +363,7 @@ def test_a_cluster_file_names_the_scheduler_and_one_of_a_local_cluster_is_refuse
 
 
 class Client:
-    """Stands for one of a scheduler that answers with `answers`, in order; errors are raised."""
+    """A client whose scheduler gives `answers` in order; errors are raised."""
 
     status = "running"
 
@@ -400,22 +379,23 @@ class Client:
         return answer
 
 
-@pytest.mark.parametrize("error", [OSError("in <closed>"), TimeoutError(), RuntimeError("the loop is closed")])
-def test_a_scheduler_that_is_lost_is_a_stall(error):
-    with pytest.raises(StalledError, match="the scheduler does not answer"):
-        watching.ask_scheduler(Client(error), "tcp://a:1")
+ANSWERS = [
+    (None, ConfigError, "found no bigkernel job on this scheduler; start one with --cluster"),
+    (OSError("in <closed>"), StalledError, "the scheduler does not answer"),
+    (TimeoutError(), StalledError, "the scheduler does not answer"),
+    (ImportError("no bigkernel"), ConfigError, "bigkernel"),
+    (AttributeError("state_of"), ConfigError, "bigkernel"),
+    ({"version": 99}, ConfigError, "expected job states of version"),
+]
 
 
-@pytest.mark.parametrize("answer", [ImportError("no bigkernel"), AttributeError("state_of"), {"version": 99}])
-def test_a_scheduler_with_another_bigkernel_is_refused(answer):
-    with pytest.raises(ConfigError, match="bigkernel"):
+@pytest.mark.parametrize("answer, error, message", ANSWERS)
+def test_a_scheduler_without_a_state_of_jobs_is_refused(answer, error, message):
+    with pytest.raises(error, match=message):
         watching.ask_scheduler(Client(answer), "tcp://a:1")
 
 
-# ---------------------------------------------------------------- what is shown
-
-
-def test_json_is_one_object_a_line(half, follow):
+def test_json_output_is_one_object_a_line(half, follow):
     with run_lock.locked(half):
         result = follow(half, "--json")
         time.sleep(0.4)
@@ -425,7 +405,7 @@ def test_json_is_one_object_a_line(half, follow):
     assert set(states) == {"running", "finished"}
 
 
-def test_the_end_of_the_watching_leaves_the_job_alone(half, monkeypatch):
+def test_an_interrupted_watch_does_not_stop_the_job(half, monkeypatch):
     def interrupted(seconds):
         raise KeyboardInterrupt
 
@@ -436,7 +416,7 @@ def test_the_end_of_the_watching_leaves_the_job_alone(half, monkeypatch):
     assert result.stderr == "stopped watching; the job continues\n"
 
 
-def test_a_picture_is_drawn_over_the_one_before_on_a_terminal(half):
+def test_a_terminal_is_redrawn_in_place(half):
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=80, height=40, color_system=None)
     source = RunReader(half)
@@ -459,7 +439,7 @@ def test_a_picture_is_drawn_over_the_one_before_on_a_terminal(half):
         ("sums/manifest.json", '{"plan": {"segments": 1000000000000}}'),
     ],
 )
-def test_a_forged_file_in_a_run_directory_ends_neither_survey_nor_report(tmp_path, name, content):
+def test_invalid_files_of_a_run_directory_are_survived(tmp_path, name, content):
     with executing("serial", run=tmp_path, command=["x"]):
         sweep(as_rows(X), STATISTIC, what="sums")
     path = tmp_path / name

@@ -1,4 +1,4 @@
-"""The notebook of the gallery runs from its first cell to its last, and shows tables and pictures."""
+"""The notebook of the gallery runs, and shows tables and pictures."""
 
 import ast
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "gallery" / "digits.ipynb"
-# as a kernel does: the last expression of a cell is shown, by the richest form that it has
+# as a notebook does, this shows the last expression of a cell in its richest form
 KERNEL = """
 import ast, json, sys, warnings
 import matplotlib
@@ -37,7 +37,7 @@ for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
 
 
 @pytest.mark.slow
-def test_every_cell_runs_and_what_it_shows_is_drawn(tmp_path):
+def test_every_cell_runs_and_shows_its_result(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", KERNEL, NOTEBOOK], capture_output=True, text=True, timeout=200, cwd=tmp_path
     )
@@ -49,7 +49,7 @@ def test_every_cell_runs_and_what_it_shows_is_drawn(tmp_path):
     assert error < 5
 
 
-def test_the_notebook_is_stored_without_what_a_run_left():
+def test_the_notebook_is_stored_without_outputs():
     found = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     assert (found["nbformat"], found["nbformat_minor"]) == (4, 5)
     for cell in found["cells"]:

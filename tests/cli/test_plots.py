@@ -1,4 +1,4 @@
-"""Pictures show the numbers that they are of, on the axes that they are given."""
+"""Plots of searches show their scores, on the given axes."""
 
 import sys
 
@@ -8,12 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 from sklearn.model_selection import GridSearchCV
 
-from bigkernel import (
-    KernelRidge,
-    Ridge,
-    SweepSearchCV,
-    plot_search,
-)
+from bigkernel import KernelRidge, Ridge, SweepSearchCV, plot_search
 from bigkernel.errors import ConfigError
 from bigkernel.kernels.functions import Gaussian
 
@@ -35,7 +30,7 @@ def search():
     return SweepSearchCV(KernelRidge("rbf", n_landmarks=20, random_state=0), GRID, cv=3).fit(X, y)
 
 
-def test_a_map_of_a_search_holds_its_scores_with_a_star_at_the_best(search, ax):
+def test_a_map_has_the_scores_and_a_star_at_the_best(search, ax):
     assert plot_search(search, ax=ax) is ax
     shown = ax.images[0].get_array()
     mean = {(p["gamma"], p["alpha"]): s for p, s in zip(
@@ -49,19 +44,19 @@ def test_a_map_of_a_search_holds_its_scores_with_a_star_at_the_best(search, ax):
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("alpha", "gamma")
 
 
-def test_a_line_of_a_search_is_the_best_over_what_is_not_drawn(ax):
+def test_a_line_is_the_best_over_other_parameters(ax):
     grid = [{"kernel": [Gaussian(0.5), Gaussian(2.0)], "alpha": [0.1], "fit_intercept": [False, True]}]
     found = SweepSearchCV(KernelRidge(n_landmarks=20, random_state=0), grid, cv=3).fit(X, y)
     plot_search(found, ax=ax)
     mean, params = found.cv_results_["mean_test_score"], found.cv_results_["params"]
-    wanted = [max(s for s, p in zip(mean, params, strict=True) if p["kernel"].sigma == width) for width in (0.5, 2.0)]
-    np.testing.assert_allclose(ax.lines[0].get_xydata(), np.column_stack([[0.5, 2.0], wanted]))
+    expected = [max(s for s, p in zip(mean, params, strict=True) if p["kernel"].sigma == width) for width in (0.5, 2.0)]
+    np.testing.assert_allclose(ax.lines[0].get_xydata(), np.column_stack([[0.5, 2.0], expected]))
     assert ax.get_xlabel() == "sigma"
     with pytest.raises(ConfigError, match="a grid with a varying number"):
         plot_search(SweepSearchCV(Ridge(), {"alpha": [1.0]}, cv=3).fit(X, y), ax=ax)
 
 
-def test_a_search_of_several_scores_draws_the_one_that_is_named(ax):
+def test_one_of_several_scores_is_plotted_by_name(ax):
     found = SweepSearchCV(Ridge(), {"alpha": [1.0, 1e4]}, cv=3, scoring=["r2", "neg_mean_squared_error"], refit="r2")
     plot_search(found.fit(X, y), score="neg_mean_squared_error", ax=ax)
     np.testing.assert_allclose(ax.lines[0].get_ydata(), found.cv_results_["mean_test_neg_mean_squared_error"])
@@ -69,7 +64,7 @@ def test_a_search_of_several_scores_draws_the_one_that_is_named(ax):
         plot_search(found, score="mse", ax=ax)
 
 
-def test_without_axes_new_ones_are_those_of_pyplot(search):
+def test_without_axes_pyplot_makes_new_ones(search):
     with mpl.rc_context({"backend": "agg"}):
         from matplotlib import pyplot
 
@@ -84,6 +79,6 @@ def test_without_matplotlib_the_extra_is_named(search, monkeypatch):
         plot_search(search)
 
 
-def test_another_search_is_refused_in_words():
+def test_another_search_is_refused():
     with pytest.raises(ConfigError, match=r"search: .* SweepSearchCV, found GridSearchCV"):
         plot_search(GridSearchCV(Ridge(), GRID))

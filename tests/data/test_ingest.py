@@ -61,17 +61,19 @@ def test_labels_become_classes_or_numbers(archive, tmp_path, y, classes, stored,
     assert [chunk.damage for chunk in walk(corpus.path, "corpus")] == [None, None]
 
 
-def test_up_to_a_thousand_integers_are_classes():
-    def n_classes(*blocks, classes="auto"):
-        labelling = Labelling(classes)
+def test_few_whole_numbers_are_classes():
+    def n_classes(*blocks, classes="auto", images=False):
+        labelling = Labelling(classes, images=images)
         for y in blocks:
             labelling.encode(y, "p", 0)
         return len(labelling.decide("p").classes)
 
     missing = np.full(2, -1)
-    assert [n_classes(np.arange(n), missing) for n in (1000, 1001, 5000)] == [1000, 0, 0]
+    assert [n_classes(np.arange(n), missing, images=True) for n in (1000, 1001, 5000)] == [1000, 0, 0]
+    assert [n_classes(np.arange(first, first + n), missing) for n in (20, 21) for first in (0, 1)] == [20, 20, 0, 0]
+    assert [n_classes(np.arange(3.0, 3 + n)) for n in (10, 11)] == [10, 0]
     assert n_classes(np.arange(5000), classes=True) == 5000
-    assert n_classes(np.arange(600), np.arange(600, 1500)) == 0
+    assert n_classes(np.arange(600), np.arange(600, 1500), images=True) == 0
     with pytest.raises(DataError, match="more than 65,536 distinct classes"):
         n_classes(np.arange(70_000).astype(str))
 

@@ -398,10 +398,10 @@ BAD = {
     "csv ragged": (lambda: write("t.csv", "a,b\n1,2\n3\n"), "Row #3: Expected 2 columns, got 1"),
     "csv text": (
         lambda: write("t.csv", "a,city,y\n1,7,0\n2,Bonn,1\n"),
-        "CSV column #1: Row #3: CSV conversion error to double: invalid value 'Bonn'",
+        "In column 'city': Row #3: CSV conversion error to double: invalid value 'Bonn'",
     ),
-    "csv empty cell": (lambda: write("t.csv", "a,b,y\n1,,0\n"), "CSV column #1: Row #2"),
-    "csv decimal comma": (lambda: write("t.csv", "1,5;0\n2,5;1\n"), "CSV column #0: Row #1", {"delimiter": ";"}),
+    "csv empty cell": (lambda: write("t.csv", "a,b,y\n1,,0\n"), "column 'b': Row #2"),
+    "csv decimal comma": (lambda: write("t.csv", "1,5;0\n2,5;1\n"), "column 'column 0': Row #1", {"delimiter": ";"}),
     "csv mixed labels": (lambda: write("t.csv", "1,a\n2,7\n"), "row 1: found the label '7' among names"),
     "csv empty label": (lambda: write("t.csv", "1,a\n2,\n"), "row 1: found the label '' among names"),
     "csv not UTF-8": (lambda: write("t.csv", b"1,a\n2,\xff\n"), "line 2: not UTF-8"),
@@ -481,7 +481,7 @@ def test_paths_and_options_that_cannot_be_opened_are_refused(tmp_path):
         with pytest.raises(DataError, match=expected) as caught:
             open_source(path, **options)
         assert str(path) in str(caught.value)
-    with pytest.raises(ConfigError, match="x: unknown option of format 'csv', which has target, group, delimiter"):
+    with pytest.raises(ConfigError, match="x: unknown option of format 'csv', which has target, group, drop"):
         open_source("t.csv", x="x")
     with pytest.raises(ConfigError, match="delimiter: expected"):
         open_source("t.csv", delimiter="|")

@@ -16,7 +16,7 @@ import numpy as np
 
 from bigkernel.data import zarr_arrays
 from bigkernel.data.readers import arrays, libsvm, png, stores, tables
-from bigkernel.data.readers.source import Block, Source, open_stream, require_file
+from bigkernel.data.readers.source import Block, SkippedRows, Source, open_stream, require_file, without_bad_rows
 from bigkernel.errors import ConfigError, DataError
 
 __all__ = ["ENDINGS", "FORMATS", "OPTIONS", "Source", "open_source"]
@@ -47,7 +47,7 @@ def _end_so(names: Sequence[str], endings: tuple[str, ...]) -> bool:
     return any(name.lower().endswith(endings) for name in names)
 
 
-_TABLE = ("target", "group")
+_TABLE = ("target", "group", "drop")
 _TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 _SVM = (".libsvm", ".svm", ".svmlight")
 # in the order in which `auto` tries them
@@ -96,7 +96,14 @@ OPTIONS: dict[str, tuple[str, ...]] = {name: reader.options for name, reader in 
 """Format name -> the options of `open_source` that it takes."""
 
 
-def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: Any = None, **options: Any) -> Source:
+def open_source(
+    path: str | os.PathLike[str],
+    *,
+    format: str = "auto",
+    dtype: Any = None,
+    skipped: SkippedRows | None = None,
+    **options: Any,
+) -> Source:
     r"""Open a file, folder or store, reading only its header.
 
     Parameters
@@ -109,9 +116,12 @@ def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: An
     dtype : dtype or None
         Of the rows as stored; None: the file's own (text: float64, USPS: float32). A conversion that would lose a row's
         value to an integer dtype, or to infinity, is refused when the row is read.
+    skipped : SkippedRows or None
+        Counts the rows with missing, invalid or infinite values, which are left out; None: they are refused.
     **options : those of the format, see `OPTIONS`; None leaves one out
         labels : idx, npy: the file of the labels, or "none"
-        target, group : csv, parquet: column of the labels and of the groups, by name or position
+        target, group, drop : csv, parquet: column of the labels, of the groups, and those to leave out, by name or
+            position
         delimiter, header : csv: "," ";" "tab" or "blank"; whether line 1 names the columns
         x, y : mat, npz, zarr: names of the arrays; y="none": no labels
         features, zero_based : libsvm: number of features; indices begin at 0
@@ -143,7 +153,8 @@ def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: An
         raise DataError(f"{stores.shown(name)}: unknown format {kind!r}; expected one of {', '.join(FORMATS)}")
     reader = _READERS[kind]
     _require_kind(name, kind, reader)
-    unset: dict[str, Any] = {"header": "auto", "grey": False, "zero_based": False}  # options of every format
+    # options that the command line passes for every format
+    unset: dict[str, Any] = {"header": "auto", "grey": False, "zero_based": False, "drop": ()}
     given = {key: value for key, value in options.items() if value is not None and value != unset.get(key)}
     if "labels" in given:
         given["labels"] = os.fspath(given["labels"])
@@ -151,7 +162,10 @@ def open_source(path: str | os.PathLike[str], *, format: str = "auto", dtype: An
     if foreign:
         takes = ", ".join(reader.options) or "no options"
         raise ConfigError(f"{foreign[0]}: unknown option of format {kind!r}, which has {takes}")
+    if skipped is not None and "drop" in reader.options:  # a table, in which cells may be missing
+        given["skipped"] = skipped
     source = reader.read(name, **given)
+    source = source if skipped is None else without_bad_rows(source, skipped)
     return source if dtype is None else _stored_as(source, dtype)
 
 

@@ -14,8 +14,8 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, Protocol
 
@@ -52,12 +52,46 @@ class Source:
     image_shape: tuple[int, int] | None = None
     scale: float = 1.0  # divides stored values into their range: 255 for 8-bit pixels
     files: tuple[str, ...] = ()  # files that are read, for their digests; empty for a folder or a store
+    feature_names: tuple[str, ...] = ()  # of a table with names
+    target: str = ""  # name of the column of labels of such a table
 
     def batches(self) -> Iterator[dict[str, Any]]:
         """Yield the rows and their columns by name: {"x": (k, d), "y": (k,), "group": (k,)}."""
         for block in self.blocks():
             named = zip(("x", "y", "group"), block, strict=False)
             yield {name: values for name, values in named if values is not None}
+
+
+@dataclass
+class SkippedRows:
+    """The number of rows that were left out as bad, and the first ones."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, path: str, what: str, numbers: Sequence[int]) -> None:
+        """Count rows or lines (`what`) of a file."""
+        self.count += len(numbers)
+        self.first += [f"{os.path.basename(path)} {what} {number}" for number in numbers[: 5 - len(self.first)]]
+
+
+def without_bad_rows(source: Source, skipped: SkippedRows) -> Source:
+    """Return a source without the rows that are not finite or have an infinite label, which it counts."""
+
+    def blocks() -> Iterator[Block]:
+        start, kept = 0, 0
+        for x, *columns in source.blocks():
+            bad = ~np.isfinite(x).all(axis=1)
+            if columns and columns[0] is not None and columns[0].dtype.kind == "f":
+                bad |= np.isinf(columns[0])
+            skipped.add(source.path, "row", (start + np.flatnonzero(bad)).tolist())
+            start, kept = start + len(x), kept + int((~bad).sum())
+            if not bad.all():
+                yield x[~bad], *(None if values is None else values[~bad] for values in columns)
+        if not kept:
+            raise DataError(f"{source.path}: all {start} rows have bad values; leave out columns of text (--drop)")
+
+    return replace(source, blocks=blocks, n_rows=None)
 
 
 # ---------------------------------------------------------------- arrays

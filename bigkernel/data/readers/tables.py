@@ -28,6 +28,7 @@ from bigkernel.data.readers.source import (
     AGAIN,
     READ_BYTES,
     Block,
+    SkippedRows,
     Source,
     block_rows,
     is_gzip,
@@ -47,7 +48,11 @@ PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 _DELIMITERS = {",": ",", ";": ";", "\t": "\t", "tab": "\t", "\\t": "\t", " ": " ", "blank": " "}
 _WHOLE_FLOATS = 2**53  # largest whole number exact in float64
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
-_ADVICE = "remove or convert columns of text (is row 1 a header?), or copy a damaged file again"
+_ADVICE = (
+    "leave out columns of text (--drop COLUMN), or rows with missing or invalid values (--on-bad-rows skip); copy a "
+    "damaged file again"
+)
+_MISSING = ("", "?", "NA", "N/A", "null", "None")  # labels of rows that are left out as bad
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 
@@ -63,6 +68,7 @@ class Columns:
     features: tuple[int, ...]
     target: int | None
     group: int | None
+    skipped: SkippedRows | None = None  # rows with missing or invalid cells become NaN, and lines are counted
 
     @property
     def read(self) -> list[int]:
@@ -70,14 +76,26 @@ class Columns:
         others = (self.target, self.group)
         return [*self.features, *(place for place in others if place is not None)]
 
+    @property
+    def named(self) -> dict[str, Any]:
+        """The names of the features and of the target, as fields of a `Source`."""
+        names = tuple(self.names[place] for place in self.features)
+        return {"feature_names": names, "target": "" if self.target is None else self.names[self.target]}
 
-def choose(path: str, names: Sequence[str], target: str | int | None, group: str | int | None) -> Columns:
+
+Column = str | int  # a name or a position
+
+
+def choose(
+    path: str, names: Sequence[str], target: Column | None, group: Column | None, drop: Sequence[Column] = ()
+) -> Columns:
     """Choose the columns of features, target and group.
 
     Parameters
     ----------
     target : name or position (−1: the last); None: the last; "none": no labels
     group : name or position, or None
+    drop : names or positions of columns to leave out
     """
     if len(names) > MOST_COLUMNS:
         raise DataError(
@@ -86,11 +104,16 @@ def choose(path: str, names: Sequence[str], target: str | int | None, group: str
     if len(set(names)) < len(names):
         twice, _ = Counter(names).most_common(1)[0]
         raise DataError(f"{path}: two columns are named {twice!r}; rename or remove one")
-    label = None if target == "none" else _find(path, names, -1 if target is None else target, "the target")
+    dropped = {_find(path, names, column, "--drop") for column in drop}
+    rest = [place for place in range(len(names)) if place not in dropped]
+    last = rest[-1] if rest else -1
+    label = None if target == "none" else _find(path, names, last if target is None else target, "the target")
     grouped = None if group is None else _find(path, names, group, "the groups")
     if grouped is not None and grouped == label:
         raise DataError(f"{path}: {names[grouped]!r} is both target and group; name another target")
-    features = tuple(place for place in range(len(names)) if place not in (label, grouped))
+    for place in dropped & {label, grouped}:
+        raise DataError(f"{path}: {names[place]!r} is to be left out (--drop), and is the target or the group")
+    features = tuple(place for place in rest if place not in (label, grouped))
     require_features(path, len(features))
     return Columns(tuple(names), features, label, grouped)
 
@@ -110,11 +133,13 @@ def _find(path: str, names: Sequence[str], column: str | int, role: str) -> int:
 
 def _block_of(path: str, start: int, batch: Any, columns: Columns, dtype: np.dtype[Any]) -> Block:
     """Return the block of an Arrow batch that begins with row `start`, with `columns.read` in that order."""
-    d = len(columns.features)
+    d, missing = len(columns.features), np.zeros(batch.num_rows, bool)
     for place, column in zip(columns.read, batch.columns, strict=True):
         if column.null_count:
-            row = start + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise DataError(f"{path}: row {row}, column {columns.names[place]!r}: missing value; remove the row")
+            missing |= column.is_null().to_numpy(zero_copy_only=False)
+            if columns.skipped is None:
+                row, name = start + int(np.argmax(missing)), columns.names[place]
+                raise DataError(f"{path}: row {row}, column {name!r}: missing value; skip it (--on-bad-rows skip)")
     x = np.empty((batch.num_rows, d), dtype)
     for j in range(d):
         x[:, j] = values = batch.column(j).to_numpy(zero_copy_only=False)
@@ -127,6 +152,8 @@ def _block_of(path: str, start: int, batch: Any, columns: Columns, dtype: np.dty
                     f"{path}: row {start + row}, column {name!r}: expected {dtype}, the common dtype of the columns, "
                     f"found {values[row]}; remove the column, or name it as group or target"
                 )
+    if missing.any():
+        x[missing] = np.nan
     y = None if columns.target is None else _labels(batch.column(d))
     if columns.group is None:
         return x, y
@@ -169,23 +196,35 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
     pa, csv_of, compute = _arrow(), _arrow("pyarrow.csv"), _arrow("pyarrow.compute")
     names = [str(place) for place in range(len(columns.names))]
     order, place = [names[column] for column in columns.read], len(columns.features)
-    kinds = dict.fromkeys(order, pa.string()) | {names[column]: pa.float64() for column in columns.features}
+    numbers = columns.features if columns.skipped is None else ()  # invalid cells of text become missing ones
+    kinds = dict.fromkeys(order, pa.string()) | {names[column]: pa.float64() for column in numbers}
     longest_line = max(map(len, _first_lines(path)))
+
+    def skip_line(line: Any) -> str:
+        if columns.skipped is None:
+            return "error"
+        columns.skipped.add(path, "line", [line.number])
+        return "skip"
 
     def blocks() -> Iterator[Block]:
         start, named = 0, False
-        with open_stream(path) as stream, reading(path), _reading_arrow(path):
+        with open_stream(path) as stream, reading(path), _reading_arrow(path, columns.names):
             handle = io.BufferedReader(_OneBlank(stream.handle)) if delimiter == " " else stream.handle
             size = max(READ_BYTES, 8 * longest_line)
             reader = csv_of.open_csv(
                 pa.PythonFile(handle, mode="r"),
                 csv_of.ReadOptions(use_threads=False, block_size=size, column_names=names, skip_rows=int(header)),
-                csv_of.ParseOptions(delimiter=delimiter),
+                csv_of.ParseOptions(delimiter=delimiter, invalid_row_handler=skip_line),
                 csv_of.ConvertOptions(column_types=kinds, include_columns=list(kinds), null_values=[]),
             )
             for batch in (batch.select(order) for batch in reader if batch.num_rows):
+                if columns.skipped is not None:
+                    cells = [_numbers_or_none(column) for column in batch.columns[:place]]
+                    batch = pa.record_batch([*cells, *batch.columns[place:]], names=order)
                 if columns.target is not None:
                     texts = compute.utf8_trim_whitespace(batch.column(place))
+                    if columns.skipped is not None:
+                        texts = compute.if_else(compute.is_in(texts, pa.array(_MISSING)), None, texts)
                     labels, named = _numbers_or_names(path, start, texts, named)
                     batch = batch.set_column(place, "target", labels)
                 yield _block_of(path, start, batch, columns, np.dtype(dtype))
@@ -195,13 +234,21 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
     return Source(format, path, place, np.dtype(dtype), blocks, None, labelled, grouped, files=(path,))
 
 
+def _numbers_or_none(texts: Any) -> Any:
+    """Return cells of text as float64, null where they are no number."""
+    pa = _arrow()
+    with contextlib.suppress(pa.ArrowInvalid):
+        return texts.cast(pa.float64())
+    return pa.array([number_in(text) for text in texts.to_pylist()], pa.float64())
+
+
 def _numbers_or_names(path: str, start: int, texts: Any, named: bool) -> tuple[Any, bool]:
     """Return labels as float64, or as text if they are names; `named`: earlier ones were names."""
     pa, compute = _arrow(), _arrow("pyarrow.compute")
     if not named:
         with contextlib.suppress(pa.ArrowInvalid):
             return texts.cast(pa.float64()), False
-    for text in compute.unique(texts).to_pylist():
+    for text in compute.unique(texts.drop_null()).to_pylist():
         if not text or (number_in(text) is not None and text != "-1"):
             row = start + compute.index(texts, text).as_py()
             raise DataError(
@@ -211,14 +258,15 @@ def _numbers_or_names(path: str, start: int, texts: Any, named: bool) -> tuple[A
 
 
 @contextlib.contextmanager
-def _reading_arrow(path: str) -> Iterator[None]:
-    """Turn Arrow's errors about a file into a DataError, with column and row if known."""
+def _reading_arrow(path: str, names: Sequence[str] = ()) -> Iterator[None]:
+    """Turn Arrow's errors about a file into a DataError, with row and column if known, the latter by name."""
     try:
         yield
     except BigKernelError:
         raise
     except (_arrow().ArrowException, OSError, ValueError) as error:
         reason = str(error).strip().rstrip(".")
+        reason = re.sub(r"CSV column #(\d+)", lambda match: f"column {names[int(match[1])]!r}", reason)
         raise DataError(f"{path}: cannot be read as a table of numbers: {reason}; {_ADVICE}") from error
 
 
@@ -229,6 +277,8 @@ def read_csv(
     delimiter: str | None = None,
     header: bool | str = "auto",
     group: str | int | None = None,
+    drop: Sequence[str | int] = (),
+    skipped: SkippedRows | None = None,
 ) -> Source:
     """Open a table in UTF-8 text, gzip or plain.
 
@@ -236,7 +286,8 @@ def read_csv(
 
     Parameters
     ----------
-    target, group : see `choose`
+    target, group, drop : see `choose`
+    skipped : see `Columns`
     delimiter : "," ";" "tab" "blank"; None: detected from the first lines
     header : True, False; "auto": line 1 is a header if none of its cells is a number
     """
@@ -251,8 +302,9 @@ def read_csv(
     if len(first) == 1 and target is None:
         raise DataError(f"{path}: line 1: expected several columns, found one; set target='none'")
     names = [cell if headed and cell else f"column {place}" for place, cell in enumerate(first)]
-    columns = choose(path, names, target, group)
-    return _text_source("csv", path, columns, separator, headed, np.float64)
+    columns = replace(choose(path, names, target, group, drop), skipped=skipped)
+    source = _text_source("csv", path, columns, separator, headed, np.float64)
+    return replace(source, **columns.named) if headed else source
 
 
 def read_usps(path: str) -> Source:
@@ -307,10 +359,18 @@ def _sniff(lines: list[str]) -> str:
 # ---------------------------------------------------------------- Parquet
 
 
-def read_parquet(path: str, *, target: str | int | None = None, group: str | int | None = None) -> Source:
+def read_parquet(
+    path: str,
+    *,
+    target: Column | None = None,
+    group: Column | None = None,
+    drop: Sequence[Column] = (),
+    skipped: SkippedRows | None = None,
+) -> Source:
     """Open a Parquet file, or a folder of files in natural order of their names (without hidden ones and `_…`).
 
-    Index columns of pandas (`__index_level_0__`) are left out. `target` and `group`: see `choose`.
+    Index columns of pandas (`__index_level_0__`) are left out. `target`, `group`, `drop`: see `choose`; `skipped`:
+    see `Columns`.
     """
     files, n_rows, schema = _files(path), 0, None
     for name in files:
@@ -323,8 +383,9 @@ def read_parquet(path: str, *, target: str | int | None = None, group: str | int
             n_rows += file.metadata.num_rows
     assert schema is not None
     names = [field.name for field in schema if not _PANDAS_INDEX.fullmatch(field.name)]
-    columns = choose(path, names, target, group)
+    columns = replace(choose(path, names, target, group, drop), skipped=skipped)
     dtype = np.result_type(*(_dtype(files[0], schema.field(names[place])) for place in columns.features))
+    dtype = dtype if skipped is None else np.result_type(dtype, np.float32)
     if columns.target is not None:
         _dtype(files[0], schema.field(names[columns.target]), text=True)
     order, step = [names[place] for place in columns.read], block_rows(len(columns.features) * dtype.itemsize)
@@ -342,8 +403,8 @@ def read_parquet(path: str, *, target: str | int | None = None, group: str | int
                     )
 
     labelled, grouped = columns.target is not None, columns.group is not None
-    digested = () if os.path.isdir(path) else files
-    return Source("parquet", path, len(columns.features), dtype, blocks, n_rows, labelled, grouped, files=digested)
+    known = {"files": () if os.path.isdir(path) else files, **columns.named}
+    return Source("parquet", path, len(columns.features), dtype, blocks, n_rows, labelled, grouped, **known)
 
 
 def _files(path: str) -> tuple[str, ...]:
@@ -384,6 +445,6 @@ def _dtype(path: str, field: Any, *, text: bool = False) -> np.dtype[Any]:
         dtype: np.dtype[Any] = np.dtype(field.type.to_pandas_dtype())
         return dtype
     raise DataError(
-        f"{path}: column {field.name!r}: expected numbers, found {field.type}; name it as target or group, remove "
-        "it, or convert it to numbers"
+        f"{path}: column {field.name!r}: expected numbers, found {field.type}; name it as target or group, leave "
+        "it out (--drop), or convert it to numbers"
     )

@@ -1,0 +1,74 @@
+"""Predictions as a table: a CSV or Parquet file with a line for every row, made from a prediction store."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import zarr
+
+from bigkernel.data import zarr_arrays
+from bigkernel.data.atomic_write import replacing
+from bigkernel.data.labels import named_labels
+from bigkernel.data.readers.source import load_library
+from bigkernel.errors import DataError
+from bigkernel.statistics.predictor import softmax
+
+ENDINGS = (".csv", ".parquet")
+
+
+def _library(path: str) -> Any:
+    """Return the module of pyarrow that reads and writes a table by the ending of its name."""
+    name = "pyarrow.csv" if path.lower().endswith(".csv") else "pyarrow.parquet"
+    return load_library(name, "tables need pyarrow")
+
+
+def require_replaceable(path: str) -> None:
+    """Raise an error if pyarrow is missing, or if something other than a table of predictions exists at `path`."""
+    library = _library(path)
+    if not os.path.lexists(path):
+        return
+    try:
+        schema = library.open_csv(path).schema if hasattr(library, "open_csv") else library.read_schema(path)
+    except (OSError, ValueError):  # those of Arrow are ValueErrors
+        schema = None
+    if schema is None or schema.names[:2] != ["row", "prediction"]:
+        raise DataError(f"{path}: expected a table of predictions to replace, found something else; choose another")
+
+
+def write_table(path: str, store: zarr.Group, *, decision: bool, probability: bool) -> list[str]:
+    """Write a prediction store as a table, which appears complete or not at all; return the names of its columns.
+
+    The columns are `row`, `prediction` (classes by name), `std` if it was stored, and with `decision` or `probability`
+    one `decision_CLASS` or `probability_CLASS` a class. One chunk is in memory at a time.
+    """
+    arrow, library = load_library("pyarrow", "tables need pyarrow"), _library(path)
+    make = library.CSVWriter if hasattr(library, "CSVWriter") else library.ParquetWriter
+    array: Any = store["prediction"]
+    steps = range(0, array.shape[0], array.chunks[0])
+    chosen = {"prediction", "std", *(["decision"] if decision else []), *(["probability"] if probability else [])}
+    tables = (arrow.table(_columns(store, start, min(start + steps.step, steps.stop), chosen)) for start in steps)
+    first = next(tables)
+    with replacing(path) as scratch, make(os.fspath(scratch), first.schema) as writer:
+        writer.write_table(first)
+        for table in tables:
+            writer.write_table(table)
+    return list(first.schema.names)
+
+
+def _columns(store: zarr.Group, start: int, stop: int, chosen: set[str]) -> dict[str, Any]:
+    """Return rows start … stop of a prediction store as columns by name."""
+    attributes: Any = store.attrs[zarr_arrays.ATTRIBUTE]
+    classes = attributes["classes"]
+    values = {name: zarr_arrays.read(array, start, stop) for name, array in store.arrays()}
+    values["prediction"] = named_labels(values["prediction"], classes)
+    if "probability" in chosen:
+        values["probability"] = softmax(values["decision"])
+    columns: dict[str, Any] = {"row": np.arange(start, stop)}
+    for name in ("prediction", "std", "decision", "probability"):
+        if name in chosen and name in values:
+            block = values[name]
+            labels = classes if block.ndim > 1 and len(classes) == block.shape[1] else range(block.shape[-1])
+            columns |= {name: block} if block.ndim == 1 else {f"{name}_{k}": block[:, j] for j, k in enumerate(labels)}
+    return columns

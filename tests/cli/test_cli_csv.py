@@ -1,0 +1,198 @@
+"""From a CSV file to a table of predictions: names of columns and classes, kinds of targets, bad rows, scores."""
+
+import json
+import os
+import re
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from sklearn.metrics import balanced_accuracy_score, mean_absolute_error, r2_score, root_mean_squared_error
+
+from bigkernel import load_model, open_corpus, write_corpus
+from bigkernel.errors import DataError
+
+rng = np.random.default_rng(3)
+N = 200
+X = rng.normal(size=(N, 3)).round(4)
+COLOURS = np.where(X[:, 0] > 0, "red", "blue")
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+def write_csv(name, columns):
+    """Write columns by name as a CSV file."""
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    with open(name, "w") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def colours(run):
+    """Write flowers.csv with text labels, its corpus and a model with probabilities."""
+    write_csv("flowers.csv", {"width": X[:, 0], "height": X[:, 1], "age": X[:, 2], "colour": COLOURS})
+    run("ingest", "flowers.csv", "flowers", "--chunk-rows", 64)
+    run("fit", "flowers", "flowers.model", "--landmarks", 30, "--probability")
+    return load_model("flowers.model")
+
+
+def test_predictions_are_a_table_with_names_of_classes(run, colours):
+    shown = json.loads(run("predict", "flowers.model", "flowers", "p.csv", "--probability", "--json").stdout)
+    run("predict", "flowers.model", "flowers", "p.parquet", "--probability", "--decision")
+    table, wide = pyarrow.csv.read_csv("p.csv"), pyarrow.parquet.read_table("p.parquet")
+    assert shown["columns"] == table.column_names == ["row", "prediction", "probability_blue", "probability_red"]
+    assert wide.column_names == [*table.column_names[:2], "decision_blue", "decision_red", *table.column_names[2:]]
+    corpus = open_corpus("flowers")
+    for read in (table, wide):
+        assert read["row"].to_pylist() == list(range(N))
+        assert read["prediction"].to_pylist() == np.asarray(colours.predict(corpus)).tolist()
+        found = np.column_stack([read["probability_blue"], read["probability_red"]])
+        np.testing.assert_allclose(found, np.asarray(colours.predict_proba(corpus)), atol=1e-12)
+
+
+def test_a_table_that_fails_leaves_nothing_and_other_files_are_not_replaced(run, colours, monkeypatch):
+    before = sorted(os.listdir())
+    refused = run("predict", "flowers.model", "flowers", "flowers.csv", "--overwrite", code=3).stderr
+    assert "expected a table of predictions to replace" in refused
+    assert "--probability needs" in run("predict", "flowers.model", "flowers", "p", "--probability", code=2).stderr
+    with monkeypatch.context() as patched:  # an interruption at the second chunk
+        patched.setattr(
+            "bigkernel.data.prediction_table.named_labels", Mock(side_effect=[COLOURS[:64], KeyboardInterrupt])
+        )
+        run("predict", "flowers.model", "flowers", "p.csv", code=75)
+    assert sorted(os.listdir()) == before
+    Path(".p.csv.0.partial").touch()  # left by a process that was killed
+    run("predict", "flowers.model", "flowers", "p.csv")
+    run("predict", "flowers.model", "flowers", "p.csv", "--overwrite")
+    assert sorted(os.listdir()) == sorted([*before, "p.csv"])
+
+
+def test_names_of_columns_are_kept_in_corpus_and_model_and_checked(run, colours):
+    names = ["width", "height", "age"]
+    shown = json.loads(run("info", "flowers", "--json").stdout)
+    assert (shown["feature_names"], shown["target"]) == (names, "colour")
+    assert json.loads(run("info", "flowers.model", "--json").stdout)["feature_names"] == names
+    assert colours.feature_names_in_.tolist() == names
+    write_csv("others.csv", {"width": X[:, 0], "rooms": X[:, 1], "age": X[:, 2], "colour": COLOURS})
+    run("ingest", "others.csv", "others")
+    message = "found 'rooms' instead of 'height' (column 1)"
+    for command in (
+        ["predict", "flowers.model", "others", "p.csv"],
+        ["score", "flowers.model", "others"],
+        ["fit", "flowers", "m", "--score", "others"],
+        ["ingest", "flowers.csv", "others.csv", "both"],
+    ):
+        assert message in run(*command, code=3).stderr
+    # rows without names are taken as they are
+    np.savez("plain.npz", x=X, y=COLOURS)
+    run("ingest", "plain.npz", "plain")
+    run("predict", "flowers.model", "plain", "p.csv")
+
+
+def test_names_pass_through_transforms_and_searches_and_come_from_frames(run, colours):
+    run("tune", "flowers", "--transform", "standardize", "--landmarks", 9, "--alpha", "0.1,1", "--out", "t")
+    assert load_model("t/best.model").feature_names_in_.tolist() == ["width", "height", "age"]
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    for source in (frame, pa.Table.from_pandas(frame)):
+        assert write_corpus("c", source, COLOURS, overwrite=True).info.feature_names == ("a", "b", "c")
+    assert write_corpus("d", open_corpus("c")).info.feature_names == ("a", "b", "c")
+    assert write_corpus("e", pd.DataFrame(X)).info.feature_names == ()
+    with pytest.raises(DataError, match="found 'a' instead of 'width'"):
+        colours.predict(open_corpus("c"))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "other"),
+    [
+        (np.arange(N) % 27 + 3, "whole numbers", "classes"),  # rings of a shell
+        (np.arange(N) % 10, "10 classes", "numbers"),
+        (np.arange(N) % 7 + 3, "7 classes", "numbers"),  # grades of wine
+        (X[:, 0], "numbers", None),
+        (COLOURS, "2 classes", None),
+    ],
+)
+def test_the_kind_of_labels_is_announced_with_the_option_that_changes_it(run, values, kind, other):
+    write_csv("t.csv", {"a": X[:, 0], "y": values})
+    advice = f" (change it by --labels-are {other})" if other else ""
+    assert re.search(rf"labels are +{re.escape(kind + advice)} *\n", run("ingest", "t.csv", "c").stdout)
+    assert (open_corpus("c").info.classes != ()) == kind.endswith("classes")
+    assert open_corpus("c").info.classes == write_corpus("d", X, values).info.classes
+    if other:
+        assert "change it" not in run("ingest", "t.csv", "c", "--labels-are", other, "--overwrite").stdout
+        assert (open_corpus("c").info.classes != ()) == (other == "classes")
+
+
+def test_a_fit_ends_with_its_score_and_score_has_the_usual_figures(run, colours):
+    write_csv("numbers.csv", {"a": X[:, 0], "b": X[:, 1], "y": X[:, 0] ** 2 + X[:, 2] / 9})
+    run("ingest", "numbers.csv", "numbers", "--split", "test=0.4")
+    held_out = run("fit", "numbers", "m", "--landmarks", 20, "--score", "numbers-test").stdout
+    scored = json.loads(run("score", "m", "numbers-test", "--json").stdout)
+    assert held_out.splitlines()[-1] == f"held-out R² {scored['r2']:.4g} on {scored['rows']} rows of numbers-test"
+    test, model = open_corpus("numbers-test"), load_model("m")
+    y, f = test.column("y"), np.asarray(model.predict(test))
+    expected = {"r2": r2_score(y, f), "rmse": root_mean_squared_error(y, f), "mae": mean_absolute_error(y, f)}
+    assert {name: scored[name] for name in expected} == pytest.approx(expected)
+    alone = json.loads(run("fit", "numbers", "alone", "--landmarks", 20, "--json").stdout)
+    y, f = open_corpus("numbers").column("y"), np.asarray(model.predict(open_corpus("numbers")))
+    assert alone["training_r2"] == pytest.approx(r2_score(y, f))
+    text = run("fit", "numbers", "alone", "--landmarks", 20, "--overwrite").stdout
+    assert "to score others: bigkernel score alone CORPUS" in text.splitlines()[-1]
+    scored = json.loads(run("score", "flowers.model", "flowers", "--json").stdout)
+    balanced = balanced_accuracy_score(COLOURS, np.asarray(colours.predict(open_corpus("flowers"))))
+    assert scored["balanced_accuracy_percent"] == pytest.approx(100 * balanced)
+
+
+def test_bad_rows_are_refused_by_row_and_column_or_left_out_and_counted(run):
+    columns = {name: X[:, j].astype(object) for j, name in enumerate("abc")} | {"y": COLOURS.astype(object)}
+    columns["b"][7], columns["a"][20], columns["c"][90], columns["y"][120] = "", "n/k", "inf", "?"
+    write_csv("t.csv", columns)
+    refused = run("ingest", "t.csv", "c", code=3).stderr
+    for expected in ("column 'a': Row #22", "'n/k'", "--on-bad-rows skip", "--drop"):
+        assert expected in refused
+    with open("t.csv", "a") as file:
+        file.write("1,2,3\n")  # a cell is missing
+    shown = json.loads(run("ingest", "t.csv", "c", "--on-bad-rows", "skip", "--json").stdout)
+    assert (shown["skipped_rows"], shown["rows"]) == (5, N - 4)
+    assert sorted(shown["first_skipped"]) == sorted(["t.csv line 202", *(f"t.csv row {i}" for i in (7, 20, 90, 120))])
+    good = np.delete(np.arange(N), [7, 20, 90, 120])
+    np.testing.assert_array_equal(open_corpus("c")[:], X[good])
+    assert open_corpus("c").head(N)["y"].tolist() == COLOURS[good].tolist()
+
+
+def test_bad_rows_of_parquet_and_arrays_are_left_out(run):
+    values = np.where(np.arange(N) == 3, np.nan, X[:, 1])
+    whole = pa.array([None, *range(1, N)], pa.int16())
+    pyarrow.parquet.write_table(pa.table({"a": whole, "b": values, "y": COLOURS}), "t.parquet")
+    np.savez("t.npz", x=np.column_stack([X[:, 0], values]), y=X[:, 0])
+    assert "column 'a': missing value" in run("ingest", "t.parquet", "c", code=3).stderr
+    for source, rows in (("t.parquet", [0, 3]), ("t.npz", [3])):
+        shown = json.loads(run("ingest", source, "c", "--on-bad-rows", "skip", "--json", "--overwrite").stdout)
+        assert shown["first_skipped"] == [f"{source} row {row}" for row in rows]
+        np.testing.assert_array_equal(open_corpus("c")[:][:, 1], np.delete(values, rows))
+
+
+def test_columns_are_dropped_by_name_or_number(run):
+    write_csv("t.csv", {"id": COLOURS, "a": X[:, 0], "note": COLOURS, "y": X[:, 1]})
+    assert "column 'id'" in run("ingest", "t.csv", "c", code=3).stderr
+    run("ingest", "t.csv", "c", "--drop", "id", "--drop", 2)
+    assert (open_corpus("c").info.feature_names, open_corpus("c").info.target) == (("a",), "y")
+    run("ingest", "t.csv", "d", "--drop", "id", "--drop", "y")  # the last that is left is the target
+    assert open_corpus("d").info.target == "note"
+    assert "found no column 'b' for --drop" in run("ingest", "t.csv", "e", "--drop", "b", code=3).stderr
+    both = run("ingest", "t.csv", "e", "--drop", "y", "--target", "y", code=3).stderr
+    assert "'y' is to be left out (--drop), and is the target" in both
+    assert "all 200 rows have bad values" in run("ingest", "t.csv", "e", "--on-bad-rows", "skip", code=3).stderr
+
+
+@pytest.mark.filterwarnings("always::UserWarning")
+def test_a_column_of_another_scale_is_named_with_the_option_that_helps_before_its_consequences(run):
+    write_csv("t.csv", {"rooms": X[:, 0], "population": 1e4 * X[:, 1] + 3e4, "age": X[:, 2], "y": X[:, 0]})
+    run("ingest", "t.csv", "c")
+    first = run("fit", "c", "m", "--landmarks", 20).stderr.splitlines()[0]
+    assert re.search(r"columns differ.* column 'population' has.*--transform standardize", first)
+    assert "columns differ" not in run("fit", "c", "n", "--landmarks", 20, "--transform", "standardize").stderr
