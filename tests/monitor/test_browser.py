@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from browser import Tab, browsing, chromium
 from distributed import Client, LocalCluster
-from made_run import make_run, put_into_journal, tell
+from made_run import make_run, put_figures, put_into_journal
 from probes import Both, Hold, Sleep, Sums
 from simulated import messages
 
@@ -68,14 +68,14 @@ def page_of(cluster: LocalCluster) -> str:
     return f"http://127.0.0.1:{cluster.scheduler.http_server.port}/bigkernel"
 
 
-def feed(cluster: LocalCluster, *told: tuple[dict[str, Any], float]) -> None:
-    """Let the scheduler hear messages, in its own thread."""
+def feed(cluster: LocalCluster, *timed: tuple[dict[str, Any], float]) -> None:
+    """Apply messages to the board of the scheduler, in its own thread."""
 
-    async def hear() -> None:
-        for message, now in told:
+    async def apply() -> None:
+        for message, now in timed:
             board_of(cluster.scheduler).apply(message, now)
 
-    cluster.sync(hear)
+    cluster.sync(apply)
 
 
 def text(selector: str) -> str:
@@ -155,6 +155,9 @@ CLIPPED = """[...document.querySelectorAll('main *')].filter((node) => !node.clo
     node.getBoundingClientRect().right > innerWidth)).map((node) => node.outerHTML)"""
 
 
+CELL = """({text: cell.textContent, colour: cell.style.background, right: cell.getBoundingClientRect().right})"""
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_is_clipped_live_or_in_a_report(tab, scheduler, tmp_path, width):
     chance = np.random.RandomState(0)
@@ -171,7 +174,7 @@ def test_nothing_is_clipped_live_or_in_a_report(tab, scheduler, tmp_path, width)
     ]
     tune = {"score": "accuracy", "candidates": 6, "folds": 5, "edges": ["sigma: 0.5 is the least"], "records": records}
     run = make_run(tmp_path / "run", segments=40)
-    tell(run, ("score", score), ("fit", fit), ("tune", tune))
+    put_figures(run, ("score", score), ("fit", fit), ("tune", tune))
     feed(scheduler, *messages(2000, 100))
     for place in (page_of(scheduler), f"file://{write(run)}"):
         for dark in (False, True):
@@ -184,6 +187,28 @@ def test_nothing_is_clipped_live_or_in_a_report(tab, scheduler, tmp_path, width)
     assert "0.8950best accuracy by cross-validation, ± 0.002" in tab.evaluate(text(".tiles"))
     assert tab.evaluate("document.querySelectorAll('[data-best]').length") == 2  # the best sigma, with either penalty
     assert "1 earlier attempts" in tab.evaluate(text("#jobs"))
+    assert tab.problems == []
+
+
+def test_a_map_of_scores_fits_a_phone_and_keeps_its_colours_for_good_candidates(tab, tmp_path):
+    records = [
+        {"sigma": 10.0**i, "alpha": 10.0**j, "score": 0.9 - 0.15 * i - 0.01 * j - 1e6 * (i > 2), "standard_error": 0.01}
+        for i in range(8)
+        for j in range(15)
+    ]
+    run = make_run(tmp_path / "run")
+    put_figures(run, ("tune", {"score": "r2", "candidates": 120, "folds": 5, "records": records}))
+    tab.open(f"file://{write(run)}", width=390)
+    tab.until("!document.getElementById('results').hidden")
+    cells = tab.evaluate(f"[...document.querySelectorAll('.matrix td')].map((cell) => {CELL})")
+    best, worse, hopeless = cells[0], cells[30], cells[45]
+    assert (best["text"], worse["text"], hopeless["text"]) == ("0.9", "", "")
+    assert len({one["colour"] for one in (best, cells[15], hopeless)}) == 3
+    assert worse["colour"] == hopeless["colour"]  # below 1 − 3 × 0.1
+    assert "grey: below 0.7, more than 3 times the best error" in tab.evaluate(text("#results .keys"))
+    assert max(cell["right"] for cell in cells) <= 390
+    assert tab.evaluate("document.querySelector('#results details summary').textContent") == "10 more"
+    assert tab.evaluate("document.getElementById('results').offsetHeight") < 900
     assert tab.problems == []
 
 
@@ -216,14 +241,14 @@ def test_names_from_outside_are_text(tab, scheduler, tmp_path):
 )
 def test_figures_of_another_version_cost_one_section_at_most(values, tab, tmp_path):
     run = make_run(tmp_path / "run")
-    tell(run, ("score", values), ("fit", {"diagnostics": values, "sweep": values}), ("tune", {"records": [values]}))
+    put_figures(run, ("score", values), ("fit", {"diagnostics": values, "sweep": values}), ("tune", {"records": [values]}))
     tab.open(f"file://{write(run)}")
     tab.until("!document.getElementById('repeat').hidden")
     assert tab.evaluate("document.querySelectorAll('section > .failure').length") <= 2
     assert "moments" in tab.evaluate(text("#plan"))
 
 
-def test_a_scheduler_that_is_gone_is_told(tab):
+def test_a_lost_scheduler_is_reported(tab):
     with LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster:
         with Client(cluster, set_as_default=False) as client:
             assert install_monitor(client)

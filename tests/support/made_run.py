@@ -76,9 +76,9 @@ def put_into_journal(run, text):
     write_json(run / "command.json", {"command": [text, text]})
 
 
-def tell(run, *said):
+def put_figures(run, *figures):
     """Put figures (name, values) into the journal of a run, before its last line."""
     lines = (run / "journal.jsonl").read_text().splitlines(keepends=True)
     about = {"kind": "figures", "job": "second", "sweep": "", "time": json.loads(lines[-1])["time"]}
-    told = [json.dumps({**about, "name": name, "values": values}) + "\n" for name, values in said]
-    (run / "journal.jsonl").write_text("".join([*lines[:-1], *told, lines[-1]]))
+    added = [json.dumps({**about, "name": name, "values": values}) + "\n" for name, values in figures]
+    (run / "journal.jsonl").write_text("".join([*lines[:-1], *added, lines[-1]]))

@@ -31,6 +31,7 @@ const number = (value) => {
     : value.toExponential(2);
   return Math.abs(value) < 1e-3 ? value.toExponential(2) : String(Number(value.toPrecision(3)));
 };
+const precise = (value) => (Math.abs(value) < 1000 ? value.toFixed(4) : number(value));
 const signed = (value) => (isNumber(value) ? `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}` : MISSING);
 
 // The figures that the attempts gave by name, the latest of each.
@@ -47,7 +48,7 @@ function tilesOf(found) {
   const best = found.tune ? candidates(found.tune)[0] : undefined, score = found.score ?? {};
   const spread = (value, unit = "") => (isNumber(value) ? `, ± ${Number(value.toPrecision(2))}${unit}` : "");
   const tiles = [];
-  if (best) tiles.push([best.score.toFixed(4),
+  if (best) tiles.push([precise(best.score),
     `best ${found.tune.score ?? "score"} by cross-validation${spread(best.standard_error)}`]);
   const rows = { training: "training rows", "held-out": "held-out rows" }[score.of] ?? "labelled rows";
   if (isNumber(score.error_percent)) tiles.push([`${score.error_percent.toFixed(2)} %`,
@@ -142,21 +143,23 @@ function candidates(tune) {
 
 function search(tune) {
   const all = candidates(tune), label = String(tune.score ?? "score");
-  const names = Object.keys(all[0]).filter((name) =>
-    !["score", "standard_error", "rank", "chosen", "prediction_error", "converged"].includes(name));
+  const varied = (name) => new Set(all.map((one) => plainly(one[name]))).size > 1;
+  const names = Object.keys(all[0]).filter((name) => varied(name)
+    && !["score", "standard_error", "rank", "chosen", "prediction_error", "converged"].includes(name));
   const lines = all.slice(0, 20).map((one) =>
     [...names.map((name) => (isNumber(one[name]) ? number(one[name]) : plainly(one[name]))),
-    one.score.toFixed(5), number(one.standard_error), one.chosen ? "chosen" : ""]);
+    precise(one.score), number(one.standard_error), one.chosen ? "chosen" : ""]);
   const nodes = (Array.isArray(tune.edges) ? tune.edges : [])
     .map((edge) => text("p", `The best candidate lies at an edge of the grid. ${plainly(edge)}`, "failure"));
-  const best = table([...names.map(readable), label, "±", ""], lines);
+  const best = table([...names.map(readable), label, "±", ""], lines, 10);
   const caption = `the best of ${count(tune.candidates)} candidates, means over ${count(tune.folds)} folds `
     + "± their standard error";
   nodes.push(div("beside", div("", best, note(caption)), ...scoreMap(all, names, label)));
   return nodes;
 }
 
-// Scores over the two figures that vary most, the best of the others.
+// Scores over the two figures that vary most, the best of the others. Colours end at three times the best error; where
+// no perfect score is known, at the median.
 function scoreMap(all, names, label) {
   const values = (name) => [...new Set(all.map((one) => one[name]))].filter(isNumber).sort((a, b) => a - b);
   const two = names.filter((name) => values(name).length > 1).sort((a, b) =>
@@ -164,15 +167,23 @@ function scoreMap(all, names, label) {
   if (two.length < 2) return [];
   const [across, down] = two.includes("alpha") ? ["alpha", two.find((name) => name !== "alpha")] : two;
   const columnsOf = values(across), rows = values(down), scores = all.map((one) => one.score).sort((a, b) => a - b);
-  const low = scores[Math.floor(scores.length / 10)], high = scores.at(-1);
+  const high = scores.at(-1), perfect = label.startsWith("neg_") ? 0 : 1, known = perfect > high;
+  const limit = known ? perfect - 3 * (perfect - high) : scores[Math.floor(scores.length / 2)];
+  const low = Math.max(scores[0], limit);
   const drawn = matrix(rows.map(number), columnsOf.map(number), (i, j) => {
     const here = all.filter((one) => one[down] === rows[i] && one[across] === columnsOf[j]).map((one) => one.score);
-    if (!here.length) return { words: "", share: 0, title: "", best: false };
+    if (!here.length) return { words: MISSING, share: 0, title: "not among the candidates of this page", best: false };
     const score = Math.max(...here);
-    return { words: score.toFixed(3), share: (score - low) / Math.max(high - low, 1e-12), best: score === high,
-      title: `${down} ${number(rows[i])}, ${across} ${number(columnsOf[j])}: ${label} ${score.toFixed(5)}` };
+    return { words: score < low ? "" : number(score), share: (score - low) / Math.max(high - low, 1e-12),
+      best: score === high,
+      title: `${down} ${number(rows[i])}, ${across} ${number(columnsOf[j])}: ${label} ${precise(score)}` };
   });
-  return [div("", text("h3", `${label} by ${readable(down)} (down) and ${readable(across)} (across)`), drawn)];
+  const scale = make("i", { data: { shape: "scale" } });
+  scale.style.background = `linear-gradient(to right, ${[0, 0.5, 1].map((share) => shade(share)).join(", ")})`;
+  const below = known ? "more than 3 times the best error" : "worse than half of the candidates";
+  return [div("", text("h3", `${label} by ${readable(down)} (down) and ${readable(across)} (across)`), drawn,
+    div("keys", make("span", {}, `${number(low)} `, scale, `${number(high)}, the best (framed)`),
+      low > scores[0] ? text("span", `grey: below ${number(low)}, ${below}`, "soft") : ""))];
 }
 
 // -- the fit, the plan and the settings ---------------------------------------------------------------------------
@@ -230,19 +241,21 @@ function plan(job) {
       trouble || MISSING,
     ];
   });
-  return [text("h2", "Sweeps"), table(header, lines), note("memory: highest of a worker process, of what was planned")];
+  return [text("h2", "Sweeps"), table(header, lines, 12), note("memory: highest of a worker process, of what was planned")];
 }
 
 function repeat(run) {
   const nodes = [text("h2", "Command and settings")];
   if (run.command) nodes.push(text("pre", run.command));
-  for (const sweep of run.sweeps) {
+  const folded = run.sweeps.filter((sweep) => Object.keys(sweep.settings).length).map((sweep) => {
     const pairs = Object.entries(sweep.settings);
-    if (!pairs.length) continue;
     const kept = `${count(sweep.segments_done)} of ${count(sweep.segments)} segments kept`;
     const summary = `${sweep.name}: ${sweep.state}, ${kept}, ${pairs.length} settings that change its result`;
-    nodes.push(make("details", {}, text("summary", summary), facts(pairs)));
-  }
+    return make("details", {}, text("summary", summary), facts(pairs));
+  });
+  nodes.push(...folded.slice(0, 6));
+  if (folded.length > 6) nodes.push(make("details", {}, text("summary", `${count(folded.length - 6)} more sweeps`),
+    ...folded.slice(6)));
   if (run.gaps.length) nodes.push(text("h3", "What this page could not read"),
     ...run.gaps.map((gap) => text("p", gap)));
   return [...nodes, text("div", `written by bigkernel ${run.version} at ${moment(state.time)}`, "note")];

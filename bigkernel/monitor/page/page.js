@@ -125,21 +125,23 @@ function shade(share, strength = 0.85) {
   return `color-mix(in srgb, var(--merged) ${part}%, var(--ground))`;
 }
 
-// A table of coloured cells; cell(i, j) gives {words, share, title, best}.
+// A table of coloured cells; cell(i, j) gives {words, share, title, best}; a share below 0 is grey. A narrow
+// window shows no words in cells.
 function matrix(rows, names, cell) {
-  const head = make("tr", {}, text("th", ""), ...names.map((name) => text("th", name)));
+  const head = make("tr", {}, text("th", ""), ...names.map((name) => make("th", {}, text("span", name))));
   const lines = rows.map((row, i) => make("tr", {}, text("th", row), ...names.map((_, j) => {
     const { words, share, title, best } = cell(i, j);
     const node = make("td", { textContent: words, title });
-    node.style.background = shade(share);
-    if (share > 0.55) node.style.color = "var(--ground)";
+    node.style.background = share < 0 ? "var(--bar)" : shade(share);
+    if (share > 0.85) node.style.color = "var(--ground)";
     if (best) node.dataset.best = "";
     return node;
   })));
-  return div("scroll", make("table", { className: "matrix" }, head, ...lines));
+  return div("scroll", make("table", { className: names.length > 5 ? "matrix many" : "matrix" }, head, ...lines));
 }
 
-function table(header, lines) {
+// A table; lines after the first `most` are folded.
+function table(header, lines, most = lines.length) {
   const cell = (tag, value) => {
     const { words, note = "", off = false } = value !== null && typeof value === "object" ? value : { words: value };
     const left = typeof words === "string" && !/^[\d–(-]/.test(words);
@@ -147,8 +149,10 @@ function table(header, lines) {
     return make(tag, { className }, String(words), note ? text("small", note) : "");
   };
   const head = make("tr", {}, ...header.map((name) => text("th", name, "text")));
+  const rest = lines.length > most ? make("details", {}, text("summary", `${count(lines.length - most)} more`),
+    table(header, lines.slice(most))) : "";
   return div("scroll", make("table", {}, head,
-    ...lines.map((line) => make("tr", {}, ...line.map((value) => cell("td", value))))));
+    ...lines.slice(0, most).map((line) => make("tr", {}, ...line.map((value) => cell("td", value))))), rest);
 }
 
 function facts(pairs) {
