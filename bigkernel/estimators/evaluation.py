@@ -8,7 +8,8 @@ classifiers        error_percent, standard_error_percent, accuracy_percent, clas
                    class) up to 64 classes, beyond that `confused`, the most frequent [true, predicted, rows]; worst
                    (row, true, predicted, margin: lists of at most 40; images where rows are pictures);
                    log_loss (nats), brier, calibration_error of a model with probabilities
-regressors         mse, r2, residuals (counts in 40 bins from −4 to 4), residual_unit (what 1 is, in targets)
+regressors         mse, r2, residuals (counts in 40 bins from −4 to 4), residual_unit (what 1 is, in targets);
+                   sample (row, actual, predicted: lists of at most 400, of the first of `targets` targets)
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from bigkernel.statistics.scores import score as score_of
 
 R = TypeVar("R")  # rows of any kind
 _MOST_CONFUSED = 40
+_SAMPLE = 400  # rows whose targets and predictions the report shows
 MOST_CLASSES = 64  # of a confusion matrix in the journal of a job
 
 
@@ -76,12 +78,13 @@ def evaluate(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictu
     """
     last, scored = split(model, rows)
     start = time.perf_counter()
-    totals = last.score_totals(scored, worst=MOST_IMAGES)
-    seconds = time.perf_counter() - start
     classifies = is_classifier(last)
+    totals = last.score_totals(scored, worst=MOST_IMAGES if classifies else _SAMPLE)
+    seconds = time.perf_counter() - start
     n = totals["confusion"].sum() if classifies else totals["n"][0]
     if not n:
         raise DataError(f"{corpus.path}: expected labelled rows to score, found none")
+    known = np.isfinite(totals["margin"])  # places that are used
     figures: Report = {"of": of, "corpus": corpus.path, "rows": int(n), "seconds": seconds}
     if not classifies:
         return {
@@ -90,9 +93,15 @@ def evaluate(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictu
             "r2": score_of(totals),
             "residuals": totals["residuals"].sum(axis=0).tolist(),
             "residual_unit": float(np.sqrt(np.mean(getattr(last, "training_mse_", 1.0)))),
+            "targets": len(totals["n"]),
+            "sample": {
+                "row": totals["row"][known].astype(np.int64).tolist(),
+                "actual": totals["truth"][known].tolist(),
+                "predicted": totals["guess"][known].tolist(),
+            },
         }
     error, classes = 1 - score_of(totals), last.classes_.tolist()
-    worst = totals["row"][np.isfinite(totals["margin"])].astype(np.int64)
+    worst = totals["row"][known].astype(np.int64)
     count = len(worst)
     listed: Report = {
         "row": worst.tolist(),

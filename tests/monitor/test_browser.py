@@ -212,6 +212,23 @@ def test_a_map_of_scores_fits_a_phone_and_keeps_its_colours_for_good_candidates(
     assert tab.problems == []
 
 
+def test_targets_and_predictions_of_a_sample_are_points_about_a_diagonal(tab, tmp_path):
+    sample = {"row": [7, 8, 9, 10], "actual": [0.0, 1.0, 2.0, 1.0], "predicted": [0.0, 1.0, 99.0, None]}
+    score = {"rows": 900, "of": "held-out", "mse": 4.0, "r2": 0.75, "sample": sample, "targets": 1}
+    run = make_run(tmp_path / "run")
+    put_figures(run, ("score", score | {"corpus": "t.corpus", "residuals": [1, 2], "residual_unit": 0.1}))
+    tab.open(f"file://{write(run)}", width=390)
+    tab.until("document.querySelectorAll('#results circle').length == 3")
+    points = tab.evaluate("[...document.querySelectorAll('circle')].map((one) => [one.cx, one.cy].map(AT))".replace(
+        "AT", "(length) => length.baseVal.value"))  # fmt: skip
+    assert points[0][0] + points[0][1] == pytest.approx(points[1][0] + points[1][1])  # both on the diagonal
+    assert points[2][1] == 4  # the upper edge
+    notes = tab.evaluate("[...document.querySelectorAll('#results .note')].map((one) => one.textContent).join()")
+    assert "3 of 900 held-out rows" in notes
+    assert "predictions beyond the frame (1)" in notes
+    assert tab.problems == []
+
+
 def test_names_from_outside_are_text(tab, scheduler, tmp_path):
     changed = [
         ({**message, **({"title": HOSTILE, "run": HOSTILE} if message["kind"] == "job_started" else {})}, now)

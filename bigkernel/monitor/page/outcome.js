@@ -128,10 +128,40 @@ function residuals(score) {
   const counts = score.residuals;
   if (!Array.isArray(counts) || !counts.length) return [];
   const names = counts.map((rows, i) => `${count(rows)} rows in bar ${i + 1} of ${counts.length}`);
-  return [text("h3", "Residuals"), columns("results", counts,
-    { role: "accent", names, show: count, axis: ["too high", "too low"] }),
-    note(`target − prediction, in units of the training error (${number(score.residual_unit)}); the outer bars hold `
-      + "what lies beyond")];
+  return [...scatter(score), text("h3", "Errors of all rows"), columns("results", counts,
+    { role: "accent", names, show: (rows) => `${count(rows)} rows`,
+      axis: ["−4 (too high)", "4 (too low)"] }),
+    note(`target − prediction, in units of the root mean squared error on training rows (${
+      number(score.residual_unit)}); the outer bars hold what lies beyond`)];
+}
+
+// Points (actual, predicted) in a square whose diagonal is a perfect prediction.
+function scatter(score) {
+  const { row = [], actual = [], predicted = [] } = score.sample ?? {};
+  const points = row.map((id, i) => [id, actual[i], predicted[i]]).filter((point) => point.every(isNumber));
+  if (!points.length) return [];
+  const targets = points.map(([, y]) => y), least = Math.min(...targets), most = Math.max(...targets);
+  const margin = 0.1 * (most - least) || 1, low = least - margin, high = most + margin;
+  const left = 74, side = Math.min(360, at("results").clientWidth - 34 - left - 6);
+  const place = (value) => (side * Math.max(0, Math.min(1, (value - low) / (high - low))));
+  const outside = points.filter(([, , f]) => f < low || f > high).length;
+  const frame = { x: left, y: 4, width: side, height: side, fill: "none", stroke: "var(--line)" };
+  const nodes = [svg("rect", frame), svg("line", { x1: left, y1: side + 4, x2: left + side, y2: 4,
+    style: "stroke: var(--mark)", "stroke-dasharray": "6 4" })];
+  for (const [value, anchor] of [[least, "start"], [most, "end"]]) {
+    nodes.push(svg("text", { x: left - 6, y: side + 8 - place(value), "text-anchor": "end" }, number(value)),
+      svg("text", { x: left + place(value), y: side + 20, "text-anchor": anchor }, number(value)));
+  }
+  nodes.push(svg("text", { x: left + side / 2, y: side + 20, "text-anchor": "middle", class: "value" }, "actual"),
+    svg("text", { x: left - 6, y: side / 2, "text-anchor": "end", class: "value" }, "predicted"));
+  nodes.push(...points.map(([id, y, f]) => hover(svg("circle", { cx: left + place(y), cy: side + 4 - place(f), r: 2.5,
+    fill: "var(--accent)", "fill-opacity": 0.6 }), `row ${count(id)}: actual ${number(y)}, predicted ${number(f)}`)));
+  const of = { training: "training rows", "held-out": "held-out rows" }[score.of] ?? "scored rows";
+  const target = score.targets > 1 ? `, first of ${count(score.targets)} targets` : "";
+  const beyond = outside ? `; at the edge: predictions beyond the frame (${count(outside)})` : "";
+  return [text("h3", "Predicted against actual"), drawing("results", side + 26, "predicted against actual", ...nodes),
+    note(`${count(points.length)} of ${count(score.rows)} ${of}, sampled by a hash of their ids${target}; dashed: `
+      + `predicted = actual${beyond}`)];
 }
 
 // -- search -------------------------------------------------------------------------------------------------------
