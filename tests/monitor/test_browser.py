@@ -184,6 +184,10 @@ def test_nothing_is_clipped_live_or_in_a_report(tab, scheduler, tmp_path, width)
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.evaluate("document.querySelectorAll('.digits canvas').length") == 2
     assert "This fit is unreliable" in tab.evaluate(text("#fit .failure"))
+    fitted = tab.evaluate(text("#fit table"))
+    assert all(f"{value}at most 30" in fitted for value in ("0.001", "99"))
+    assert "1.23e-12at most 3.33e-4" in fitted
+    assert "(of a constant: 89." in tab.evaluate(text(".tiles"))
     assert "0.8950best accuracy by cross-validation, ± 0.002" in tab.evaluate(text(".tiles"))
     assert tab.evaluate("document.querySelectorAll('[data-best]').length") == 2  # the best sigma, with either penalty
     assert "1 earlier attempts" in tab.evaluate(text("#jobs"))

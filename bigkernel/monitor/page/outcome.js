@@ -1,5 +1,5 @@
 "use strict";
-// What came of a run: its state, scores, confusion, search, the facts of its fit, plan and settings.
+// The results of a run: its state, scores, confusion, search, the facts of its fit, plan and settings.
 
 const RATIOS = {
   whitening: "residual of the factorisation of the core",
@@ -10,7 +10,7 @@ const RATIOS = {
   eigenfunctions_orthogonality: "orthogonality of the eigenfunctions",
 };
 const ERRORS = {
-  prediction_error: "estimated error of predictions (relative to their norm)",
+  prediction_error: "estimated error of predictions, relative to their norm",
   error_of_sums: "of that, by rounding of the sums",
   error_of_solve: "of that, by rounding of the solve",
   error_of_blocks: "of that, by rounding of kernel values",
@@ -21,9 +21,8 @@ const ERRORS = {
   effective_dof: "effective degrees of freedom",
   rounding: "rounding of the moments: how far their eigenvalues reach below 0",
 };
-const FACTS = ["estimator", "kernel", "landmarks", "landmark_choice", "trace_error", "rank", "components", "alpha",
-  "dtype",
-  "sums", "transforms", "seed", "corpus", "model", "rows", "labelled_rows", "skipped_rows"];
+const FACTS = ["estimator", "kernel", "landmarks", "landmark_choice", "components", "alpha", "dtype", "sums",
+  "transforms", "seed", "corpus", "model", "rows", "labelled_rows", "skipped_rows"];
 const readable = (name) => name.replaceAll("_", " ");
 const number = (value) => {
   if (!isNumber(value)) return MISSING;
@@ -50,13 +49,24 @@ function tilesOf(found) {
   const tiles = [];
   if (best) tiles.push([precise(best.score),
     `best ${found.tune.score ?? "score"} by cross-validation${spread(best.standard_error)}`]);
-  const rows = { training: "training rows", "held-out": "held-out rows" }[score.of] ?? "labelled rows";
-  if (isNumber(score.error_percent)) tiles.push([`${score.error_percent.toFixed(2)} %`,
-    `error on ${rows}${spread(score.standard_error_percent, " %")}`]);
-  if (isNumber(score.r2)) tiles.push([score.r2.toFixed(4), `R² on ${rows}`]);
-  if (isNumber(score.mse)) tiles.push([number(score.mse), `mean squared error on ${rows}`]);
+  const rows = scoredRows(score);
+  if (isNumber(score.error_percent)) {
+    const totals = Array.isArray(score.confusion) ? score.confusion.map(sum) : [];
+    const constant = totals.length ? ` (of a constant: ${
+      (100 * (1 - Math.max(...totals) / sum(totals))).toFixed(1)} %)` : "";
+    tiles.push([`${score.error_percent.toFixed(2)} %`,
+      `error on ${rows}${spread(score.standard_error_percent, " %")}${constant}`]);
+  }
+  if (isNumber(score.r2)) tiles.push([score.r2.toFixed(4), `R² on ${rows} (perfect: 1)`]);
+  if (isNumber(score.mse)) {
+    const constant = score.targets === 1 && score.r2 < 1
+      ? ` (of a constant: ${
+      number(Math.sqrt(score.mse / (1 - score.r2)))})` : "";
+    tiles.push([number(Math.sqrt(score.mse)), `root mean squared error on ${rows}, in the target's unit${constant}`]);
+  }
   const error = found.fit?.diagnostics?.prediction_error;
-  if (isNumber(error)) tiles.push([error.toExponential(0), "estimated error of predictions by rounding"]);
+  if (isNumber(error)) tiles.push([error.toExponential(0),
+    `estimated rounding error of predictions, relative (limit: ${number(state.run.error_limit)})`]);
   const sweeps = state.jobs.flatMap((job) => job.sweeps);
   if (sweeps.length) tiles.push([count(Math.max(...sweeps.map((sweep) => sweep.rows))), "rows"]);
   tiles.push([duration(sum(state.jobs.map((job) => job.elapsed_seconds))), state.jobs.length > 1
@@ -64,13 +74,15 @@ function tilesOf(found) {
   return tiles;
 }
 
+const scoredRows = (score) => ({ training: "training rows", "held-out": "held-out rows" }[score.of] ?? "scored rows");
+
 function outcome(run, found) {
   const kept = run.segments ? `${count(run.segments_done)} of ${count(run.segments)} segments are kept`
     : "nothing was kept";
   const attempts = state.jobs.length > 1 ? `in ${count(state.jobs.length)} attempts` : "in 1 attempt";
-  const words = run.state === "finished" ? attempts : kept;
+  const summary = run.state === "finished" ? attempts : kept;
   const nodes = [div("line", badge(run.state, run.state),
-    text("span", words), text("span", run.path, "note")),
+    text("span", summary), text("span", run.path, "note")),
     div("tiles", ...tilesOf(found).map(([value, meaning]) =>
       div("", text("b", value), text("span", meaning, "soft"))))];
   if (!["finished", "running"].includes(run.state) && run.command) nodes.push(text("p", "To go on:"),
@@ -81,7 +93,7 @@ function outcome(run, found) {
 // -- scores -------------------------------------------------------------------------------------------------------
 
 function results(found) {
-  const nodes = [text("h2", "What came out")];
+  const nodes = [text("h2", "Results")];
   if (found.tune) nodes.push(...search(found.tune));
   const score = found.score;
   if (!score || !isNumber(score.rows)) return nodes;
@@ -90,8 +102,9 @@ function results(found) {
     "held-out": `Scored on ${count(score.rows)} labelled rows of ${score.corpus}, held out from the fit.` };
   nodes.push(text("p", judged[score.of] ?? `Scored on ${count(score.rows)} labelled rows of ${score.corpus}.`));
   if (isNumber(score.log_loss)) {
-    nodes.push(text("p", `Probabilities: log-loss ${number(score.log_loss)} nats, Brier score ${number(score.brier)}, `
-      + `calibration error ${number(score.calibration_error)}.`));
+    const guess = Array.isArray(score.classes) ? ` (equal probabilities: ${number(Math.log(score.classes.length))})` : "";
+    nodes.push(text("p", `Probabilities: log-loss ${number(score.log_loss)} nats${guess}, Brier score ${
+      number(score.brier)} (0 to 2), calibration error ${number(score.calibration_error)} (0 to 1).`));
   }
   if (!Array.isArray(score.classes)) return [...nodes, ...residuals(score)];
   return [...nodes, div("beside", ...confusion(score), ...worst(score))];
@@ -119,7 +132,7 @@ function worst(score) {
   const shown = images?.data?.length
     ? pictures(images, lines.slice(0, images.data.length)
       .map(([id, is, guess, f]) => [`${is} → ${guess}`, f, `row ${id}`]))
-    : table(["row", "true class", "predicted", "margin"], lines);
+    : table(["row", "true class", "predicted", "margin"], lines, 10);
   return [div("", text("h3", "Worst-classified rows"), shown,
     note("margin: f of the true class less the largest other f"))];
 }
@@ -147,7 +160,7 @@ function scatter(score) {
   const outside = points.filter(([, , f]) => f < low || f > high).length;
   const frame = { x: left, y: 4, width: side, height: side, fill: "none", stroke: "var(--line)" };
   const nodes = [svg("rect", frame), svg("line", { x1: left, y1: side + 4, x2: left + side, y2: 4,
-    style: "stroke: var(--mark)", "stroke-dasharray": "6 4" })];
+    style: "stroke: var(--mark)", "stroke-width": 1.5, "stroke-dasharray": "6 4" })];
   for (const [value, anchor] of [[least, "start"], [most, "end"]]) {
     nodes.push(svg("text", { x: left - 6, y: side + 8 - place(value), "text-anchor": "end" }, number(value)),
       svg("text", { x: left + place(value), y: side + 20, "text-anchor": anchor }, number(value)));
@@ -156,12 +169,11 @@ function scatter(score) {
     svg("text", { x: left - 6, y: side / 2, "text-anchor": "end", class: "value" }, "predicted"));
   nodes.push(...points.map(([id, y, f]) => hover(svg("circle", { cx: left + place(y), cy: side + 4 - place(f), r: 2.5,
     fill: "var(--accent)", "fill-opacity": 0.6 }), `row ${count(id)}: actual ${number(y)}, predicted ${number(f)}`)));
-  const of = { training: "training rows", "held-out": "held-out rows" }[score.of] ?? "scored rows";
   const target = score.targets > 1 ? `, first of ${count(score.targets)} targets` : "";
   const beyond = outside ? `; at the edge: predictions beyond the frame (${count(outside)})` : "";
   return [text("h3", "Predicted against actual"), drawing("results", side + 26, "predicted against actual", ...nodes),
-    note(`${count(points.length)} of ${count(score.rows)} ${of}, sampled by a hash of their ids${target}; dashed: `
-      + `predicted = actual${beyond}`)];
+    note(`${count(points.length)} of ${count(score.rows)} ${scoredRows(score)}, sampled by a hash of their ids${target}; `
+      + `dashed: predicted = actual${beyond}`)];
 }
 
 // -- search -------------------------------------------------------------------------------------------------------
@@ -207,7 +219,7 @@ function scoreMap(all, names, label) {
     return { words: score < low ? "" : number(score), share: (score - low) / Math.max(high - low, 1e-12),
       best: score === high,
       title: `${down} ${number(rows[i])}, ${across} ${number(columnsOf[j])}: ${label} ${precise(score)}` };
-  });
+  }, columnsOf.length > 5 ? "matrix many" : "matrix");
   const scale = make("i", { data: { shape: "scale" } });
   scale.style.background = `linear-gradient(to right, ${[0, 0.5, 1].map((share) => shade(share)).join(", ")})`;
   const below = known ? "more than 3 times the best error" : "worse than half of the candidates";
@@ -221,22 +233,30 @@ function scoreMap(all, names, label) {
 function fit(found, run) {
   const { diagnostics = {}, sweep = {}, rounds } = found.fit;
   const pairs = FACTS.map((name) => [readable(name), found.fit[name]]);
+  const { alpha, rank, landmarks, trace_error: lost } = found.fit;
+  if (isNumber(rank)) pairs.push(["rank", isNumber(landmarks) ? `${count(rank)} of ${count(landmarks)}` : rank]);
+  if (isNumber(lost)) pairs.push(["trace error", `${number(100 * lost)} % of the trace of the kernel matrix`]);
   if (Array.isArray(rounds)) pairs.push(["rounds of pseudo-labels", rounds.length]);
   for (const name of ["pilot", "swept_again"]) if (sweep?.[name]) pairs.push([readable(name), sweep[name]]);
-  const nodes = [text("h2", "Fit")], checks = [];
+  const nodes = [text("h2", "Fit")];
   const entries = Object.entries(diagnostics ?? {});
   if (entries.length) {
+    const totals = { effective_dof: rank, duplicate_landmarks: landmarks };
+    const limits = { prediction_error: run.error_limit, excess: sweep?.tol, core_condition: 2 ** 52,
+      solved_condition: 2 ** 52, rounding: isNumber(alpha) ? 100 * alpha : undefined }; // the limits of warnings
+    for (const name of Object.keys(RATIOS)) limits[name] = run.residual_limit;
     const lines = entries.map(([name, value]) => {
-      const ratio = name in RATIOS, high = ratio && isNumber(value) && value > run.residual_limit;
-      return [RATIOS[name] ?? ERRORS[name] ?? readable(name), { words: number(value), off: high }, ratio
-        ? (high ? "above rounding" : "within rounding") : ""];
+      const limit = limits[name], off = name in RATIOS && isNumber(value) && value > limit;
+      return [RATIOS[name] ?? ERRORS[name] ?? readable(name), { words: number(value), off },
+        isNumber(limit) ? `at most ${number(limit)}` : isNumber(totals[name]) ? `of ${count(totals[name])}` : ""];
     });
     if (lines.some(([, value]) => value.off)) nodes.push(text("p",
       "This fit is unreliable: a residual exceeds rounding error.", "failure"));
-    checks.push(div("", table(["check of the numbers", "value", ""], lines),
-      note("residuals in units of the rounding error of a stable method (about 1 or less)")));
-  }
-  nodes.push(div("beside", facts(pairs), ...checks));
+    nodes.push(div("beside", facts(pairs), table(["check of the numbers", "value", "limit"], lines)),
+      note("residuals: in units of the rounding error of a stable method; condition numbers: the limit is float64's; "
+        + "rounding of the moments: the limit is 100 alpha"));
+  } else nodes.push(facts(pairs));
+  if (!found.score && !found.tune) nodes.push(note("No rows were scored: --score CORPUS adds errors to this page."));
   const steps = sweep?.excess_by_step;
   if (Array.isArray(steps) && steps.length && steps.every((value) => value > 0)) {
     const floor = Math.min(...steps, sweep.tol ?? 1), logs = steps.map((value) => Math.log10(value / floor) + 0.2);

@@ -125,9 +125,8 @@ function shade(share, strength = 0.85) {
   return `color-mix(in srgb, var(--merged) ${part}%, var(--ground))`;
 }
 
-// A table of coloured cells; cell(i, j) gives {words, share, title, best}; a share below 0 is grey. A narrow
-// window shows no words in cells.
-function matrix(rows, names, cell) {
+// A table of coloured cells; cell(i, j) gives {words, share, title, best}; a share below 0 is grey.
+function matrix(rows, names, cell, className = "matrix") {
   const head = make("tr", {}, text("th", ""), ...names.map((name) => make("th", {}, text("span", name))));
   const lines = rows.map((row, i) => make("tr", {}, text("th", row), ...names.map((_, j) => {
     const { words, share, title, best } = cell(i, j);
@@ -137,7 +136,7 @@ function matrix(rows, names, cell) {
     if (best) node.dataset.best = "";
     return node;
   })));
-  return div("scroll", make("table", { className: names.length > 5 ? "matrix many" : "matrix" }, head, ...lines));
+  return div("scroll", make("table", { className }, head, ...lines));
 }
 
 // A table; lines after the first `most` are folded.
@@ -317,7 +316,8 @@ function map(sweep) {
 
 function rates(sweep) {
   const history = sweep.rate_history;
-  const head = [text("h2", "Rate"), text("div", sweep.flops_per_second ? `mean ${rate(sweep.flops_per_second)}`
+  const head = [text("h2", "Rate"), text("div", sweep.flops_per_second
+    ? `mean ${rate(sweep.flops_per_second)}, ${count((sweep.flops_per_second * sweep.rows) / sweep.plan.flops)} rows/s`
     : "waiting for the first segment", "note")];
   if (!history.length) return head;
   const names = history.map(([time, value]) => `${rate(value)} until ${duration(time)}`);
@@ -340,7 +340,7 @@ function stages(job, sweep) {
       svg("rect", { x: room, y: y + 2, width: Math.max(1, long), height: 16, fill: `var(--${role})` }),
       svg("text", { x: room + long + 6, y: y + 14 }, `${duration(seconds)} (${percent(seconds, total)})`)];
   });
-  return [text("h2", "Time per stage"), note("summed over the workers; what the driver does, once"),
+  return [text("h2", "Time per stage"), note("summed over workers; the driver's time is counted once"),
     drawing("stages", 24 * entries.length + 4, "seconds by stage", ...nodes)];
 }
 
