@@ -88,7 +88,7 @@ def count(state: str) -> str:
     return f"""Number(document.querySelector('#map [data-state="{state}"]').dataset.count)"""
 
 
-def test_a_job_is_seen_from_its_first_segment_to_the_end_and_so_is_the_death_of_a_worker(tab, make_corpus, tmp_path):
+def test_a_job_is_shown_from_its_first_segment_to_its_end_with_a_lost_worker(tab, make_corpus, tmp_path):
     n = SEGMENTS * ROWS_A_SEGMENT
     X = np.arange(n * WIDTH, dtype=np.float32).reshape(n, WIDTH)
     rows, run = as_rows(make_corpus(X, chunk_rows=ROWS_A_SEGMENT // 2)), tmp_path / "run"
@@ -126,9 +126,9 @@ def test_a_job_is_seen_from_its_first_segment_to_the_end_and_so_is_the_death_of_
 def test_the_page_is_light_or_dark_as_the_system_is_and_remembers_the_switch(tab, scheduler):
     feed(scheduler, *messages(40, 4))
     theme = "document.documentElement.dataset.theme"
-    for dark, wanted in ((True, "dark"), (False, "light")):
+    for dark, theme_name in ((True, "dark"), (False, "light")):
         tab.open(page_of(scheduler), dark=dark)
-        tab.until(f"!document.getElementById('map').hidden && {theme} == {wanted!r}")
+        tab.until(f"!document.getElementById('map').hidden && {theme} == {theme_name!r}")
     tab.evaluate("document.getElementById('theme').click()")
     assert tab.evaluate(theme) == "dark"
     tab.open(page_of(scheduler), dark=False)
@@ -190,7 +190,7 @@ def test_nothing_is_clipped_live_or_in_a_report(tab, scheduler, tmp_path, width)
     assert "(of a constant: 89." in tab.evaluate(text(".tiles"))
     assert "0.8950best accuracy by cross-validation, ± 0.002" in tab.evaluate(text(".tiles"))
     assert tab.evaluate("document.querySelectorAll('[data-best]').length") == 2  # the best sigma, with either penalty
-    assert "1 earlier attempts" in tab.evaluate(text("#jobs"))
+    assert "1 earlier attempt" in tab.evaluate(text("#jobs"))
     assert tab.problems == []
 
 
@@ -216,7 +216,7 @@ def test_a_map_of_scores_fits_a_phone_and_keeps_its_colours_for_good_candidates(
     assert tab.problems == []
 
 
-def test_targets_and_predictions_of_a_sample_are_points_about_a_diagonal(tab, tmp_path):
+def test_targets_and_predictions_of_a_sample_are_points_near_a_diagonal(tab, tmp_path):
     sample = {"row": [7, 8, 9, 10], "actual": [0.0, 1.0, 2.0, 1.0], "predicted": [0.0, 1.0, 99.0, None]}
     score = {"rows": 900, "of": "held-out", "mse": 4.0, "r2": 0.75, "sample": sample, "targets": 1}
     run = make_run(tmp_path / "run")
@@ -229,7 +229,7 @@ def test_targets_and_predictions_of_a_sample_are_points_about_a_diagonal(tab, tm
     assert points[2][1] == 4  # the upper edge
     notes = tab.evaluate("[...document.querySelectorAll('#results .note')].map((one) => one.textContent).join()")
     assert "3 of 900 held-out rows" in notes
-    assert "predictions beyond the frame (1)" in notes
+    assert "predictions outside the frame (1)" in notes
     assert tab.problems == []
 
 
@@ -262,7 +262,9 @@ def test_names_from_outside_are_text(tab, scheduler, tmp_path):
 )
 def test_figures_of_another_version_cost_one_section_at_most(values, tab, tmp_path):
     run = make_run(tmp_path / "run")
-    put_figures(run, ("score", values), ("fit", {"diagnostics": values, "sweep": values}), ("tune", {"records": [values]}))
+    put_figures(
+        run, ("score", values), ("fit", {"diagnostics": values, "sweep": values}), ("tune", {"records": [values]})
+    )
     tab.open(f"file://{write(run)}")
     tab.until("!document.getElementById('repeat').hidden")
     assert tab.evaluate("document.querySelectorAll('section > .failure').length") <= 2

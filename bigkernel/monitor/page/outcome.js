@@ -23,6 +23,7 @@ const ERRORS = {
 };
 const FACTS = ["estimator", "kernel", "landmarks", "landmark_choice", "components", "alpha", "dtype", "sums",
   "transforms", "seed", "corpus", "model", "rows", "labelled_rows", "skipped_rows"];
+const INCIDENTS = { retry: "retried", worker: "lost workers", repeat: "repeated", damage: "damaged" };
 const readable = (name) => name.replaceAll("_", " ");
 const number = (value) => {
   if (!isNumber(value)) return MISSING;
@@ -33,22 +34,22 @@ const number = (value) => {
 const precise = (value) => (Math.abs(value) < 1000 ? value.toFixed(4) : number(value));
 const signed = (value) => (isNumber(value) ? `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}` : MISSING);
 
-// The figures that the attempts gave by name, the latest of each.
+// The results of all attempts by name, the latest of each.
 function outcomeOf(run) {
-  const found = Object.assign({}, ...state.jobs.toReversed().map((job) => job.figures));
-  for (const name of ["score", "tune", "fit"]) if (found[name] === null
-    || typeof found[name] !== "object") delete found[name];
-  if (found.tune && !(Array.isArray(found.tune.records)
-    && found.tune.records.some((one) => isNumber(one?.score)))) delete found.tune;
-  return found;
+  const figures = Object.assign({}, ...state.jobs.toReversed().map((job) => job.figures));
+  for (const name of ["score", "tune", "fit"]) if (figures[name] === null
+    || typeof figures[name] !== "object") delete figures[name];
+  if (figures.tune && !(Array.isArray(figures.tune.records)
+    && figures.tune.records.some((one) => isNumber(one?.score)))) delete figures.tune;
+  return figures;
 }
 
-function tilesOf(found) {
-  const best = found.tune ? candidates(found.tune)[0] : undefined, score = found.score ?? {};
+function tilesOf(figures) {
+  const best = figures.tune ? candidates(figures.tune)[0] : undefined, score = figures.score ?? {};
   const spread = (value, unit = "") => (isNumber(value) ? `, ± ${Number(value.toPrecision(2))}${unit}` : "");
   const tiles = [];
   if (best) tiles.push([precise(best.score),
-    `best ${found.tune.score ?? "score"} by cross-validation${spread(best.standard_error)}`]);
+    `best ${figures.tune.score ?? "score"} by cross-validation${spread(best.standard_error)}`]);
   const rows = scoredRows(score);
   if (isNumber(score.error_percent)) {
     const totals = Array.isArray(score.confusion) ? score.confusion.map(sum) : [];
@@ -64,38 +65,38 @@ function tilesOf(found) {
       number(Math.sqrt(score.mse / (1 - score.r2)))})` : "";
     tiles.push([number(Math.sqrt(score.mse)), `root mean squared error on ${rows}, in the target's unit${constant}`]);
   }
-  const error = found.fit?.diagnostics?.prediction_error;
+  const error = figures.fit?.diagnostics?.prediction_error;
   if (isNumber(error)) tiles.push([error.toExponential(0),
     `estimated rounding error of predictions, relative (limit: ${number(state.run.error_limit)})`]);
   const sweeps = state.jobs.flatMap((job) => job.sweeps);
   if (sweeps.length) tiles.push([count(Math.max(...sweeps.map((sweep) => sweep.rows))), "rows"]);
   tiles.push([duration(sum(state.jobs.map((job) => job.elapsed_seconds))), state.jobs.length > 1
-    ? "at work, all attempts" : "at work"]);
+    ? "running time of all attempts" : "running time"]);
   return tiles;
 }
 
 const scoredRows = (score) => ({ training: "training rows", "held-out": "held-out rows" }[score.of] ?? "scored rows");
 
-function outcome(run, found) {
+function outcome(run, figures) {
   const kept = run.segments ? `${count(run.segments_done)} of ${count(run.segments)} segments are kept`
     : "nothing was kept";
   const attempts = state.jobs.length > 1 ? `in ${count(state.jobs.length)} attempts` : "in 1 attempt";
   const summary = run.state === "finished" ? attempts : kept;
   const nodes = [div("line", badge(run.state, run.state),
     text("span", summary), text("span", run.path, "note")),
-    div("tiles", ...tilesOf(found).map(([value, meaning]) =>
+    div("tiles", ...tilesOf(figures).map(([value, meaning]) =>
       div("", text("b", value), text("span", meaning, "soft"))))];
-  if (!["finished", "running"].includes(run.state) && run.command) nodes.push(text("p", "To go on:"),
+  if (!["finished", "running"].includes(run.state) && run.command) nodes.push(text("p", "To continue:"),
     text("pre", run.command));
   return nodes;
 }
 
 // -- scores -------------------------------------------------------------------------------------------------------
 
-function results(found) {
+function results(figures) {
   const nodes = [text("h2", "Results")];
-  if (found.tune) nodes.push(...search(found.tune));
-  const score = found.score;
+  if (figures.tune) nodes.push(...search(figures.tune));
+  const score = figures.score;
   if (!score || !isNumber(score.rows)) return nodes;
   const judged = {
     training: `Scored on ${count(score.rows)} of the training rows: not an estimate for new rows.`,
@@ -113,27 +114,27 @@ function results(found) {
 function confusion(score) {
   if (!Array.isArray(score.confusion)) {
     if (!Array.isArray(score.confused) || !score.confused.length) return [];
-    return [div("", text("h3", "Classes taken for another most often"),
+    return [div("", text("h3", "Most frequent confusions"),
       table(["true", "predicted", "rows"], score.confused.slice(0, 20)))];
   }
   const classes = score.classes.map(String), rows = score.confusion, totals = rows.map((row) => Math.max(1, sum(row)));
-  const drawn = matrix(classes, classes, (i, j) => ({
-    words: classes.length <= 20 && rows[i][j] ? count(rows[i][j]) : "",
+  const chart = matrix(classes, classes, (i, j) => ({
+    label: classes.length <= 20 && rows[i][j] ? count(rows[i][j]) : "",
     share: i === j ? rows[i][j] / totals[i] : Math.sqrt(rows[i][j] / totals[i]),
     title: `${count(rows[i][j])} rows of ${classes[i]} are predicted as ${classes[j]}`,
   }));
-  return [div("", text("h3", "Confusion"), drawn, note("true class (down) by predicted class (across)"))];
+  return [div("", text("h3", "Confusion"), chart, note("true class (down) by predicted class (across)"))];
 }
 
 function worst(score) {
   const { row = [], true: truth = [], predicted = [], margin = [], images } = score.worst ?? {};
   if (!row.length) return [];
   const lines = row.map((id, i) => [count(id), String(truth[i]), String(predicted[i]), signed(margin[i])]);
-  const shown = images?.data?.length
+  const rows = images?.data?.length
     ? pictures(images, lines.slice(0, images.data.length)
       .map(([id, is, guess, f]) => [`${is} → ${guess}`, f, `row ${id}`]))
     : table(["row", "true class", "predicted", "margin"], lines, 10);
-  return [div("", text("h3", "Worst-classified rows"), shown,
+  return [div("", text("h3", "Worst-classified rows"), rows,
     note("margin: f of the true class less the largest other f"))];
 }
 
@@ -145,7 +146,7 @@ function residuals(score) {
     { role: "accent", names, show: (rows) => `${count(rows)} rows`,
       axis: ["−4 (too high)", "4 (too low)"] }),
     note(`target − prediction, in units of the root mean squared error on training rows (${
-      number(score.residual_unit)}); the outer bars hold what lies beyond`)];
+      number(score.residual_unit)}); the outer bars include larger errors`)];
 }
 
 // Points (actual, predicted) in a square whose diagonal is a perfect prediction.
@@ -170,7 +171,7 @@ function scatter(score) {
   nodes.push(...points.map(([id, y, f]) => hover(svg("circle", { cx: left + place(y), cy: side + 4 - place(f), r: 2.5,
     fill: "var(--accent)", "fill-opacity": 0.6 }), `row ${count(id)}: actual ${number(y)}, predicted ${number(f)}`)));
   const target = score.targets > 1 ? `, first of ${count(score.targets)} targets` : "";
-  const beyond = outside ? `; at the edge: predictions beyond the frame (${count(outside)})` : "";
+  const beyond = outside ? `; at the edge: predictions outside the frame (${count(outside)})` : "";
   return [text("h3", "Predicted against actual"), drawing("results", side + 26, "predicted against actual", ...nodes),
     note(`${count(points.length)} of ${count(score.rows)} ${scoredRows(score)}, sampled by a hash of their ids${target}; `
       + `dashed: predicted = actual${beyond}`)];
@@ -179,8 +180,8 @@ function scatter(score) {
 // -- search -------------------------------------------------------------------------------------------------------
 
 function candidates(tune) {
-  const sound = tune.records.filter((one) => one !== null && typeof one === "object" && isNumber(one.score));
-  return sound.sort((a, b) => (a.rank ?? 0) - (b.rank ?? 0));
+  const valid = tune.records.filter((one) => one !== null && typeof one === "object" && isNumber(one.score));
+  return valid.sort((a, b) => (a.rank ?? 0) - (b.rank ?? 0));
 }
 
 function search(tune) {
@@ -200,8 +201,8 @@ function search(tune) {
   return nodes;
 }
 
-// Scores over the two figures that vary most, the best of the others. Colours end at three times the best error; where
-// no perfect score is known, at the median.
+// Scores by the two numbers with most values, each the best over the others. Colours end at three times the best
+// error; where no perfect score is known, at the median.
 function scoreMap(all, names, label) {
   const values = (name) => [...new Set(all.map((one) => one[name]))].filter(isNumber).sort((a, b) => a - b);
   const two = names.filter((name) => values(name).length > 1).sort((a, b) =>
@@ -212,28 +213,28 @@ function scoreMap(all, names, label) {
   const high = scores.at(-1), perfect = label.startsWith("neg_") ? 0 : 1, known = perfect > high;
   const limit = known ? perfect - 3 * (perfect - high) : scores[Math.floor(scores.length / 2)];
   const low = Math.max(scores[0], limit);
-  const drawn = matrix(rows.map(number), columnsOf.map(number), (i, j) => {
+  const chart = matrix(rows.map(number), columnsOf.map(number), (i, j) => {
     const here = all.filter((one) => one[down] === rows[i] && one[across] === columnsOf[j]).map((one) => one.score);
-    if (!here.length) return { words: MISSING, share: 0, title: "not among the candidates of this page", best: false };
+    if (!here.length) return { label: MISSING, share: 0, title: "not among the candidates of this page", best: false };
     const score = Math.max(...here);
-    return { words: score < low ? "" : number(score), share: (score - low) / Math.max(high - low, 1e-12),
+    return { label: score < low ? "" : number(score), share: (score - low) / Math.max(high - low, 1e-12),
       best: score === high,
       title: `${down} ${number(rows[i])}, ${across} ${number(columnsOf[j])}: ${label} ${precise(score)}` };
   }, columnsOf.length > 5 ? "matrix many" : "matrix");
   const scale = make("i", { data: { shape: "scale" } });
   scale.style.background = `linear-gradient(to right, ${[0, 0.5, 1].map((share) => shade(share)).join(", ")})`;
   const below = known ? "more than 3 times the best error" : "worse than half of the candidates";
-  return [div("", text("h3", `${label} by ${readable(down)} (down) and ${readable(across)} (across)`), drawn,
+  return [div("", text("h3", `${label} by ${readable(down)} (down) and ${readable(across)} (across)`), chart,
     div("keys", make("span", {}, `${number(low)} `, scale, `${number(high)}, the best (framed)`),
       low > scores[0] ? text("span", `grey: below ${number(low)}, ${below}`, "soft") : ""))];
 }
 
 // -- the fit, the plan and the settings ---------------------------------------------------------------------------
 
-function fit(found, run) {
-  const { diagnostics = {}, sweep = {}, rounds } = found.fit;
-  const pairs = FACTS.map((name) => [readable(name), found.fit[name]]);
-  const { alpha, rank, landmarks, trace_error: lost } = found.fit;
+function fit(figures, run) {
+  const { diagnostics = {}, sweep = {}, rounds } = figures.fit;
+  const pairs = FACTS.map((name) => [readable(name), figures.fit[name]]);
+  const { alpha, rank, landmarks, trace_error: lost } = figures.fit;
   if (isNumber(rank)) pairs.push(["rank", isNumber(landmarks) ? `${count(rank)} of ${count(landmarks)}` : rank]);
   if (isNumber(lost)) pairs.push(["trace error", `${number(100 * lost)} % of the trace of the kernel matrix`]);
   if (Array.isArray(rounds)) pairs.push(["rounds of pseudo-labels", rounds.length]);
@@ -247,7 +248,7 @@ function fit(found, run) {
     for (const name of Object.keys(RATIOS)) limits[name] = run.residual_limit;
     const lines = entries.map(([name, value]) => {
       const limit = limits[name], off = name in RATIOS && isNumber(value) && value > limit;
-      return [RATIOS[name] ?? ERRORS[name] ?? readable(name), { words: number(value), off },
+      return [RATIOS[name] ?? ERRORS[name] ?? readable(name), { label: number(value), off },
         isNumber(limit) ? `at most ${number(limit)}` : isNumber(totals[name]) ? `of ${count(totals[name])}` : ""];
     });
     if (lines.some(([, value]) => value.off)) nodes.push(text("p",
@@ -256,7 +257,7 @@ function fit(found, run) {
       note("residuals: in units of the rounding error of a stable method; condition numbers: the limit is float64's; "
         + "rounding of the moments: the limit is 100 alpha"));
   } else nodes.push(facts(pairs));
-  if (!found.score && !found.tune) nodes.push(note("No rows were scored: --score CORPUS adds errors to this page."));
+  if (!figures.score && !figures.tune) nodes.push(note("No rows were scored: --score CORPUS adds errors to this page."));
   const steps = sweep?.excess_by_step;
   if (Array.isArray(steps) && steps.length && steps.every((value) => value > 0)) {
     const floor = Math.min(...steps, sweep.tol ?? 1), logs = steps.map((value) => Math.log10(value / floor) + 0.2);
@@ -274,24 +275,26 @@ function plan(job) {
     "incidents"];
   const lines = job.sweeps.map((sweep) => {
     const peak = Math.max(0, ...Object.values(sweep.workers).map((worker) => worker.peak_bytes));
-    const rows = rowsDone(sweep), planned = sweep.planned_bytes, found = sweep.resumed.length;
-    const trouble = Object.entries(sweep.incidents).map(([kind, times]) => `${count(times)} ${kind}`).join(", ");
+    const rows = rowsDone(sweep), planned = sweep.planned_bytes, resumed = sweep.resumed.length;
+    const incidents = Object.entries(sweep.incidents)
+      .map(([kind, times]) => `${count(times)} ${INCIDENTS[kind] ?? kind}`);
     return [
       sweep.what,
       sweep.state,
-      { words: count(rows), note: rows === sweep.rows ? "" : `of ${count(sweep.rows)}` },
-      { words: count(sweep.segments.merged + sweep.segments.published), note: found ? `${count(found)} found` : "" },
+      { label: count(rows), note: rows === sweep.rows ? "" : `of ${count(sweep.rows)}` },
+      { label: count(sweep.segments.merged + sweep.segments.published),
+        note: resumed ? `${count(resumed)} resumed` : "" },
       measure(sweep.plan.flops, "FLOP"),
       size(sweep.plan.bytes_read),
-      { words: peak ? size(peak) : MISSING, note: planned ? `of ${size(planned)}` : "", off: 0 < planned
+      { label: peak ? size(peak) : MISSING, note: planned ? `of ${size(planned)}` : "", off: 0 < planned
         && planned < peak },
       duration(sweep.elapsed_seconds),
       rate(sweep.flops_per_second),
       count(Object.keys(sweep.workers).length),
-      trouble || MISSING,
+      incidents.join(", ") || MISSING,
     ];
   });
-  return [text("h2", "Sweeps"), table(header, lines, 12), note("memory: highest of a worker process, of what was planned")];
+  return [text("h2", "Sweeps"), table(header, lines, 12), note("memory: highest peak of a worker process, and the plan")];
 }
 
 function repeat(run) {
@@ -306,7 +309,7 @@ function repeat(run) {
   nodes.push(...folded.slice(0, 6));
   if (folded.length > 6) nodes.push(make("details", {}, text("summary", `${count(folded.length - 6)} more sweeps`),
     ...folded.slice(6)));
-  if (run.gaps.length) nodes.push(text("h3", "What this page could not read"),
+  if (run.gaps.length) nodes.push(text("h3", "What could not be read"),
     ...run.gaps.map((gap) => text("p", gap)));
   return [...nodes, text("div", `written by bigkernel ${run.version} at ${moment(state.time)}`, "note")];
 }
