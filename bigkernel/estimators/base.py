@@ -323,7 +323,7 @@ class RowsEstimator(BaseEstimator):
     ) -> Accumulator:
         """Sum up what scores are computed from in one sweep: `confusion` (c, c), or `n`, `sse`, `t`, `q` (c,).
 
-        `worst` k > 0 adds the k worst-classified rows, or a histogram of residuals and k sampled rows (`ScoreStatistic`).
+        `worst` k > 0 adds k worst-classified rows, or k sampled rows and a histogram of residuals (`ScoreStatistic`).
         """
         check_is_fitted(self)
         rows = input_rows(self, X, reset=False)
