@@ -29,7 +29,8 @@ def plot_search(search: Any, *, score: str | None = None, ax: Axes | None = None
     """Plot the scores of a search over its grid.
 
     One numeric parameter gives a line with standard errors, two a map; of more, the penalty and the first other one are
-    shown, and each place is the best over the rest. The best candidate is a star; crosses mark candidates whose
+    shown, and each place is the best over the rest. The best candidate is a hollow star. Colours of a map end at
+    three times the best error, or at the median score where no perfect score is known; crosses mark candidates whose
     predictions have a rounding error above a thousandth, or whose conjugate gradients have not converged. Candidates
     with a word as the value, as gamma="scale", share one place of a map, "other".
 
@@ -69,15 +70,17 @@ def plot_search(search: Any, *, score: str | None = None, ax: Axes | None = None
         if key not in cells or mean[i] > mean[cells[key]]:
             cells[key] = i
     ax = _or_new(ax)
-    draw = _draw_line if len(varied) == 1 else _draw_map
-    draw(ax, cells, mean, results[f"sem_test_{label}"], doubtful(results))
     said = str(label if label != "score" else search.scorer_ if isinstance(search.scorer_, str) else "score")
+    if len(varied) == 1:
+        _draw_line(ax, cells, mean, results[f"sem_test_{label}"], doubtful(results))
+    else:
+        _draw_map(ax, cells, mean, doubtful(results), perfect=0.0 if said.startswith("neg_") else 1.0)
     scores = f"{said}, mean over folds"
     across, up = [*varied, scores][:2]
     ax.set_xlabel(visible(across, most=_LETTERS), parse_math=False)
     ax.set_ylabel(visible(up, most=_LETTERS), parse_math=False)
     if len(varied) == 2:
-        ax.figure.colorbar(ax.images[-1], ax=ax, label=scores)
+        ax.figure.colorbar(ax.images[-1], ax=ax, label=scores, extend="min")
     return ax
 
 
@@ -106,7 +109,7 @@ def _draw_line(ax: Axes, cells: dict[tuple[Any, ...], int], mean: Array, error: 
         ax.set_xscale("log")
 
 
-def _draw_map(ax: Axes, cells: dict[tuple[Any, ...], int], mean: Array, error: Array, doubtful: Array) -> None:
+def _draw_map(ax: Axes, cells: dict[tuple[Any, ...], int], mean: Array, doubtful: Array, perfect: float) -> None:
     columns, lines = (sorted({key[axis] for key in cells}, key=lambda v: (np.isnan(v), v)) for axis in (0, 1))
     values = np.full((len(lines), len(columns)), np.nan)
     for (column, line), i in cells.items():
@@ -114,10 +117,12 @@ def _draw_map(ax: Axes, cells: dict[tuple[Any, ...], int], mean: Array, error: A
         values[place] = mean[i]
         if doubtful[i]:
             ax.plot(place[1], place[0], "x", color=MARK, markersize=9)
-    low = float(np.nanpercentile(values, 10))  # outliers do not hide the rest
-    ax.imshow(values, cmap="cividis", aspect="auto", vmin=low, vmax=float(np.nanmax(values)))
+    high = float(np.nanmax(values))
+    low = perfect - 3 * (perfect - high) if high < perfect else float(np.nanmedian(values))
+    low = max(low, float(np.nanmin(values)))  # hopeless candidates do not use up the colours
+    ax.imshow(values, cmap="cividis", aspect="auto", vmin=low, vmax=high)
     line, column = np.unravel_index(int(np.nanargmax(values)), values.shape)
-    ax.plot(column, line, "*", color=MARK, markeredgecolor="white", markersize=14)
+    ax.plot(column, line, "*", color=MARK, markerfacecolor="none", markeredgewidth=1.5, markersize=14)
     step = -(-len(columns) // 8)
     ax.set_xticks(
         range(0, len(columns), step), ["other" if np.isnan(value) else f"{value:.2g}" for value in columns[::step]]

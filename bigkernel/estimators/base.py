@@ -358,7 +358,7 @@ class RowsEstimator(BaseEstimator):
     ) -> Accumulator:
         """Sum up what scores are computed from in one sweep: `confusion` (c, c), or `n`, `sse`, `t`, `q` (c,).
 
-        `worst` k > 0 adds the k worst-classified rows, or the histogram of the residuals (`ScoreStatistic`).
+        `worst` k > 0 adds k worst-classified rows, or k sampled rows and a histogram of residuals (`ScoreStatistic`).
         """
         check_is_fitted(self)
         rows = input_rows(self, X, reset=False)

@@ -9,7 +9,8 @@ classifiers        accuracy_percent, standard_error_percent, balanced_accuracy_p
                    class) up to 64 classes, beyond that `confused`, the most frequent [true, predicted, rows]; worst
                    (row, true, predicted, margin: lists of at most 40; images where rows are pictures);
                    log_loss (nats), brier, calibration_error of a model with probabilities
-regressors         r2, rmse, mae, mse, residuals (counts in 40 bins from −4 to 4), residual_unit (what 1 is, in targets)
+regressors         r2, rmse, mae, mse, residuals (counts in 40 bins from −4 to 4), residual_unit (what 1 is, in targets);
+                    sample (row, actual, predicted: lists of at most 400, of the first of `targets` targets)
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from bigkernel.statistics.scores import score as score_of
 
 R = TypeVar("R")  # rows of any kind
 _MOST_CONFUSED = 40
+_SAMPLE = 400  # rows whose targets and predictions the report shows
 MOST_CLASSES = 64  # of a confusion matrix in the journal of a job
 
 
@@ -77,12 +79,13 @@ def evaluate(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictu
     """
     last, scored = split(model, rows)
     start = time.perf_counter()
-    totals = last.score_totals(scored, worst=MOST_IMAGES)
-    seconds = time.perf_counter() - start
     classifies = is_classifier(last)
+    totals = last.score_totals(scored, worst=MOST_IMAGES if classifies else _SAMPLE)
+    seconds = time.perf_counter() - start
     n = totals["confusion"].sum() if classifies else totals["n"][0]
     if not n:
         raise DataError(f"{corpus.path}: expected labelled rows to score, found none")
+    known = np.isfinite(totals["margin"])  # places that are used
     figures: Report = {"of": of, "corpus": corpus.path, "rows": int(n), "seconds": seconds}
     if not classifies:
         return {
@@ -93,11 +96,17 @@ def evaluate(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictu
             "mse": float((totals["sse"] / n).mean()),
             "residuals": totals["residuals"].sum(axis=0).tolist(),
             "residual_unit": float(np.sqrt(np.mean(getattr(last, "training_mse_", 1.0)))),
+            "targets": len(totals["n"]),
+            "sample": {
+                "row": totals["row"][known].astype(np.int64).tolist(),
+                "actual": totals["truth"][known].tolist(),
+                "predicted": totals["guess"][known].tolist(),
+            },
         }
     error, classes = 1 - score_of(totals), last.classes_.tolist()
     of_class = totals["confusion"].sum(axis=1)
     recall = np.diag(totals["confusion"])[of_class > 0] / of_class[of_class > 0]
-    worst = totals["row"][np.isfinite(totals["margin"])].astype(np.int64)
+    worst = totals["row"][known].astype(np.int64)
     count = len(worst)
     listed: Report = {
         "row": worst.tolist(),

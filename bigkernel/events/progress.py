@@ -79,7 +79,8 @@ class Progress:
         self.rows_under_way = 0  # done ones of running segments
         self._spans = spans(len(stops))
         self._children = {node: (left, right) for node, left, right in merge_tree(len(stops))}
-        self._running: dict[int, tuple[int, str, dict[str, float]]] = {}  # rows done, worker, seconds of its stages
+        self._running: dict[int, tuple[int, str]] = {}  # rows done, worker
+        self._reported: dict[int, dict[str, float]] = {}  # seconds of stages, of segments without a receipt
         self._attempts = Counter[int]()
         self._resumed: set[int] = set()
         self._rows_resumed = 0
@@ -126,8 +127,10 @@ class Progress:
         self.seconds, self.error, self.ended = finite(message["seconds"]), str(message.get("error", "")), now
         self._running.clear()
         self.rows_under_way = 0
-        for node in () if self.error else self._spans:
-            self._merge(node)
+        if not self.error:  # all receipts are here
+            self._reported.clear()
+            for node in self._spans:
+                self._merge(node)
         self._spend(stages)
 
     def _spend(self, stages: Mapping[str, float]) -> None:
@@ -153,6 +156,7 @@ class Progress:
         if not receipt.worker or index in self._ran_on:
             return
         self._ran_on[index] = receipt.worker
+        self._reported.pop(index, None)
         share = self.workers.setdefault(receipt.worker, Share())
         share.segments += 1
         share.rows += rows
@@ -171,7 +175,10 @@ class Progress:
                 self._attempts[index] += 1
             self._attempts[index] = max(1, self._attempts[index])
             self._set(index, RUNNING if self._attempts[index] < 2 else AGAIN)
-            self._running[index] = rows, worker, seconds
+            self._running[index] = rows, worker
+            if index not in self._ran_on:  # an attempt that was lost took time too
+                known = self._reported.setdefault(index, {})
+                known.update({stage: max(value, known.get(stage, 0.0)) for stage, value in seconds.items()})
             self.rows_under_way += rows
             share = self.workers.setdefault(worker, Share())
             share.peak_bytes = max(share.peak_bytes, peak)
@@ -273,9 +280,9 @@ class Progress:
         segments, `ran_on` of finished ones (workers) and `attempts` above one; `resumed` (indices), `segments` (counts
         by state), `merges_done` of `merges`, `rows` (`_done`: of finished segments; `_under_way`: of running ones;
         `_merged`, `_resumed`), `flops_per_second` (of what was computed), `rate_history` (seconds, flops a second),
-        `stage_seconds` (summed over workers, running segments included), `planned_bytes`, `remaining_seconds`
-        (`expected`, `low`, `high`, or null), `incidents` by kind, and `workers` by address (`segments`, `rows`,
-        `peak_bytes`, `lost`, `running`).
+        `stage_seconds` (summed over workers, with what segments without a receipt reported last), `planned_bytes`,
+        `remaining_seconds` (`expected`, `low`, `high`, or null), `incidents` by kind, and `workers` by address
+        (`segments`, `rows`, `peak_bytes`, `lost`, `running`).
         """
         counts, left = Counter(self.states), self.left(now)
         history = [
@@ -283,16 +290,17 @@ class Progress:
             for (then, before), (time, rows) in pairwise(self._points)
         ]
         stages, running = Counter(self.stage_seconds), defaultdict[str, list[int]](list)
-        for i, (_, worker, seconds) in self._running.items():
+        for seconds in self._reported.values():
             stages.update(seconds)
+        for i, (_, worker) in self._running.items():
             running[worker].append(i)
         plain = ("token", "what", "executor", "run", "state", "error", "started", "ended", "plan", "stops")
         return {
             **{name: getattr(self, name) for name in plain},
             "elapsed_seconds": self.elapsed(now),
             "states": "".join(self.states),
-            "fractions": {str(i): rows / max(1, self._rows(i)) for i, (rows, *_) in self._running.items()},
-            "running_on": {str(i): worker for i, (_, worker, _) in self._running.items()},
+            "fractions": {str(i): rows / max(1, self._rows(i)) for i, (rows, _) in self._running.items()},
+            "running_on": {str(i): worker for i, (_, worker) in self._running.items()},
             "ran_on": {str(i): worker for i, worker in self._ran_on.items()},
             "resumed": sorted(self._resumed),
             "attempts": {str(i): n for i, n in self._attempts.items() if n > 1},

@@ -68,16 +68,16 @@ def gather(run: str | os.PathLike[str]) -> State:
     """Return the state that the page shows (`RunReader.look`), with all attempts; raise `DataError` if there is no run.
 
     Of more than forty sweeps only the longest keep their segments. `residual_limit` of `run`: residuals above it are
-    not rounding.
+    not rounding; `error_limit`: larger estimated errors of predictions cause a warning.
     """
-    from bigkernel.solvers.residuals import LIMIT  # imports SciPy, which `watch` does not need
+    from bigkernel.solvers.residuals import ENOUGH, LIMIT  # imports SciPy, which `watch` does not need
 
     state = RunReader(run, bounded=False).look()
     sweeps = [sweep for job in state["jobs"] for sweep in job["sweeps"]]
     for sweep in sorted(sweeps, key=lambda sweep: -sweep["elapsed_seconds"])[_MOST_DETAILED:]:
         for name in _DETAILS:
             del sweep[name]
-    state["run"]["residual_limit"] = LIMIT
+    state["run"] |= {"residual_limit": LIMIT, "error_limit": ENOUGH}
     return state
 
 

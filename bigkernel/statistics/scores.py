@@ -21,6 +21,7 @@ from bigkernel.streaming.plan import Accumulator, Footprint
 RESIDUAL_BINS = 40
 _BINS = 15
 _OF_PROBABILITIES = {"log_loss": (), "brier": (), "reliability": (3, _BINS)}  # shapes of their sums
+_HASH = 2_654_435_769  # Knuth's multiplier: neighbouring ids are spread over 32 bits
 _OF_WORST = ("margin", "row", "truth", "guess")
 
 
@@ -35,7 +36,8 @@ class ScoreStatistic(Sums):
     row's id and the indices of its true and predicted class. Unused places have the margin +∞. Rows are ordered by
     margin, then by id, so that the result does not depend on chunks; rows of weight 0 are left out. For numbers,
     `residuals` (c, RESIDUAL_BINS): weights of the rows by (target − f)/spread in equal bins from −4 to 4, the first and
-    the last open to infinity.
+    the last open to infinity; and a sample of k rows, those with the least hash of their id: `margin` (k,), the hash,
+    `row`, and `truth` and `guess` (k,), target and f, of the first target.
     """
 
     predictor: Predictor
@@ -48,9 +50,10 @@ class ScoreStatistic(Sums):
         c = self.targets.width
         if self.targets.classes is None:
             total = {name: np.zeros(c) for name in ("n", "sse", "sae", "t", "q")}
-            return total | ({"residuals": np.zeros((c, RESIDUAL_BINS))} if self.keep else {})
-        shapes = {"confusion": (c, c), **(_OF_PROBABILITIES if self.predictor.logits else {})}
-        total = {name: np.zeros(shape) for name, shape in shapes.items()}
+            total |= {"residuals": np.zeros((c, RESIDUAL_BINS))} if self.keep else {}
+        else:
+            shapes = {"confusion": (c, c), **(_OF_PROBABILITIES if self.predictor.logits else {})}
+            total = {name: np.zeros(shape) for name, shape in shapes.items()}
         if self.keep:
             total |= {name: np.full(self.keep, np.inf if name == "margin" else -1.0) for name in _OF_WORST}
         return total
@@ -59,13 +62,13 @@ class ScoreStatistic(Sums):
         if "margin" not in a:
             return add(a, b)
         both = {name: np.concatenate([a[name], b[name]]) for name in _OF_WORST}
-        return {name: a[name] + b[name] for name in a if name not in _OF_WORST} | self._worst(both)
+        return {name: a[name] + b[name] for name in a if name not in _OF_WORST} | self._first(both)
 
     def footprint(self, block_rows: int) -> Footprint:
         c, predictor = self.targets.width, self.predictor
         # per row: index, weight, values, truth and intermediate differences
         work = predictor.work_bytes(block_rows) + block_rows * 8 * (4 * c + 2 + predictor.logits * (3 * c + 5))
-        kept = 8 * (c * RESIDUAL_BINS if self.targets.classes is None else 4 * self.keep) if self.keep else 0
+        kept = 8 * (4 * self.keep + (c * RESIDUAL_BINS if self.targets.classes is None else 0)) if self.keep else 0
         work += 2 * kept + 72 * block_rows if kept else 0  # per row: the sorted columns, twice
         return Footprint(predictor.flops_per_row, 8 * (c * c + 5 * c + 3 * _BINS + 2) + kept, work)
 
@@ -78,11 +81,11 @@ class ScoreStatistic(Sums):
                 ids = np.arange(chunk.start, chunk.start + len(chunk), dtype=np.float64)[block]
                 weight = weights_of(chunk, block)
                 if self.targets.classes is None:
-                    self._add_numbers(total, weight, values, truth)
+                    self._add_numbers(total, ids, weight, values, truth)
                 else:
                     self._add_classes(total, ids, weight, values, truth)
 
-    def _add_numbers(self, total: Accumulator, weight: Array, values: Array, truth: Array) -> None:
+    def _add_numbers(self, total: Accumulator, ids: Array, weight: Array, values: Array, truth: Array) -> None:
         total["n"] += weight.sum()
         total["sse"] += weight @ (truth - values) ** 2
         total["sae"] += weight @ np.abs(truth - values)
@@ -93,6 +96,9 @@ class ScoreStatistic(Sums):
             bins = np.clip(places, 0, RESIDUAL_BINS - 1).astype(np.int64)
             for column, of_column in enumerate(bins.T):
                 total["residuals"][column] += np.bincount(of_column, weight, RESIDUAL_BINS)
+            order = ids.astype(np.uint64) * np.uint64(_HASH) % np.uint64(2**32)
+            rows = {"margin": order.astype(float), "row": ids, "truth": truth[:, 0], "guess": values[:, 0]}
+            self._keep(total, rows, weight > 0)
 
     def _add_classes(self, total: Accumulator, ids: Array, weight: Array, values: Array, truth: Array) -> None:
         rows, true, guess = np.arange(len(values)), truth.argmax(axis=1), values.argmax(axis=1)
@@ -105,12 +111,14 @@ class ScoreStatistic(Sums):
         values[rows, true] = -np.inf
         margin = of_truth - values.max(axis=1)
         margin = np.where(np.isnan(margin), -np.inf, margin)
-        # drop rows that cannot be among the k worst before sorting
-        near = np.flatnonzero((weight > 0) & (margin <= total["margin"][-1]))
-        new = {"margin": margin, "row": ids, "truth": true, "guess": guess}
-        total.update(self._worst({name: np.concatenate([total[name], new[name][near]]) for name in _OF_WORST}))
+        self._keep(total, {"margin": margin, "row": ids, "truth": true, "guess": guess}, weight > 0)
 
-    def _worst(self, rows: Accumulator) -> Accumulator:
+    def _keep(self, total: Accumulator, rows: Accumulator, usable: Array) -> None:
+        # drop rows that cannot be among the first k before sorting
+        near = np.flatnonzero(usable & (rows["margin"] <= total["margin"][-1]))
+        total.update(self._first({name: np.concatenate([total[name], rows[name][near]]) for name in _OF_WORST}))
+
+    def _first(self, rows: Accumulator) -> Accumulator:
         order = np.lexsort((rows["row"], rows["margin"]))[: self.keep]
         return {name: rows[name][order] for name in _OF_WORST}
 

@@ -89,7 +89,11 @@ def test_the_score_of_a_regression_has_residuals(here, run):
     score = score_of("r")
     assert score["of"] == "training"  # it is the corpus of the fit
     y = open_corpus("numbers.corpus").column("y")
-    errors = y - np.asarray(load_model("a.model").predict(open_corpus("numbers.corpus")))
+    predicted = np.asarray(load_model("a.model").predict(open_corpus("numbers.corpus")))
+    errors, sample = y - predicted, score["sample"]
+    assert sorted(sample["row"]) == list(range(N))  # all, as they are fewer than 400
+    assert_allclose(sample["actual"], y[sample["row"]])
+    assert_allclose(sample["predicted"], predicted[sample["row"]], rtol=1e-4)
     assert printed["training_mse"] == score["mse"] == pytest.approx(np.mean(errors**2), rel=1e-4)
     assert sum(score["residuals"]) == N
     edges = np.linspace(-4, 4, 41) * score["residual_unit"]

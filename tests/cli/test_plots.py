@@ -37,6 +37,8 @@ def test_a_map_has_the_scores_and_a_star_at_the_best(search, ax):
         search.cv_results_["params"], search.cv_results_["mean_test_score"], strict=True
     )}  # fmt: skip
     np.testing.assert_allclose(shown, [[mean[gamma, alpha] for alpha in GRID["alpha"]] for gamma in GRID["gamma"]])
+    best = search.best_score_  # R²: the colours end at three times the best error
+    np.testing.assert_allclose(ax.images[0].get_clim(), [max(min(mean.values()), 1 - 3 * (1 - best)), best])
     star = next(line for line in ax.lines if line.get_marker() == "*")
     best = search.best_params_
     place = GRID["alpha"].index(best["alpha"]), GRID["gamma"].index(best["gamma"])

@@ -68,14 +68,14 @@ def page_of(cluster: LocalCluster) -> str:
     return f"http://127.0.0.1:{cluster.scheduler.http_server.port}/bigkernel"
 
 
-def feed(cluster: LocalCluster, *told: tuple[dict[str, Any], float]) -> None:
-    """Let the scheduler hear messages, in its own thread."""
+def feed(cluster: LocalCluster, *timed: tuple[dict[str, Any], float]) -> None:
+    """Apply messages to the board of the scheduler, in its own thread."""
 
-    async def hear() -> None:
-        for message, now in told:
+    async def apply() -> None:
+        for message, now in timed:
             board_of(cluster.scheduler).apply(message, now)
 
-    cluster.sync(hear)
+    cluster.sync(apply)
 
 
 def text(selector: str) -> str:
@@ -88,7 +88,7 @@ def count(state: str) -> str:
     return f"""Number(document.querySelector('#map [data-state="{state}"]').dataset.count)"""
 
 
-def test_a_job_is_seen_from_its_first_segment_to_the_end_and_so_is_the_death_of_a_worker(tab, make_corpus, tmp_path):
+def test_a_job_is_shown_from_its_first_segment_to_its_end_with_a_lost_worker(tab, make_corpus, tmp_path):
     n = SEGMENTS * ROWS_A_SEGMENT
     X = np.arange(n * WIDTH, dtype=np.float32).reshape(n, WIDTH)
     rows, run = as_rows(make_corpus(X, chunk_rows=ROWS_A_SEGMENT // 2)), tmp_path / "run"
@@ -126,9 +126,9 @@ def test_a_job_is_seen_from_its_first_segment_to_the_end_and_so_is_the_death_of_
 def test_the_page_is_light_or_dark_as_the_system_is_and_remembers_the_switch(tab, scheduler):
     feed(scheduler, *messages(40, 4))
     theme = "document.documentElement.dataset.theme"
-    for dark, wanted in ((True, "dark"), (False, "light")):
+    for dark, theme_name in ((True, "dark"), (False, "light")):
         tab.open(page_of(scheduler), dark=dark)
-        tab.until(f"!document.getElementById('map').hidden && {theme} == {wanted!r}")
+        tab.until(f"!document.getElementById('map').hidden && {theme} == {theme_name!r}")
     tab.evaluate("document.getElementById('theme').click()")
     assert tab.evaluate(theme) == "dark"
     tab.open(page_of(scheduler), dark=False)
@@ -181,9 +181,48 @@ def test_nothing_is_clipped_live_or_in_a_report(tab, scheduler, tmp_path, width)
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.evaluate("document.querySelectorAll('.digits canvas').length") == 2
     assert "This fit is unreliable" in tab.evaluate(text("#fit .failure"))
+    limits = ("0.001at most 30", "99at most 30", "1.23e-12at most 3.33e-4")
+    assert all(limit in tab.evaluate(text("#fit table")) for limit in limits)
+    assert "(of a constant: 89." in tab.evaluate(text(".tiles"))
     assert "0.8950best accuracy by cross-validation, ± 0.002" in tab.evaluate(text(".tiles"))
     assert tab.evaluate("document.querySelectorAll('[data-best]').length") == 2  # the best sigma, with either penalty
-    assert "1 earlier attempts" in tab.evaluate(text("#jobs"))
+    assert "1 earlier attempt" in tab.evaluate(text("#jobs"))
+    assert tab.problems == []
+
+
+def test_a_map_of_scores_fits_a_phone_and_keeps_its_colours_for_good_candidates(tab, tmp_path):
+    scores = 0.9 - 0.15 * np.arange(8)[:, None] - 0.01 * np.arange(15)  # of a perfect score of 1
+    scores[3:] -= 1e6
+    records = [{"sigma": 2.0**i, "alpha": 2.0**j, "score": score} for (i, j), score in np.ndenumerate(scores)]
+    run = make_run(tmp_path / "run")
+    put_figures(run, ("tune", {"score": "r2", "candidates": 120, "folds": 5, "records": records}))
+    tab.open(f"file://{write(run)}", width=390)
+    tab.until("!document.getElementById('results').hidden")
+    cell = "[cell.textContent, cell.style.background, cell.getBoundingClientRect().right]"
+    cells = tab.evaluate(f"[...document.querySelectorAll('.matrix td')].map((cell) => {cell})")
+    best, good, worse, hopeless = cells[:60:15]
+    assert [one[0] for one in (best, good, worse, hopeless)] == ["0.9", "0.75", "", ""]
+    assert best[1] != good[1] != worse[1] == hopeless[1]
+    assert "grey: below 0.7, more than 3 times the best error" in tab.evaluate(text("#results .keys"))
+    assert max(right for _, _, right in cells) <= 390
+    assert tab.evaluate("document.getElementById('results').offsetHeight") < 900
+    assert tab.problems == []
+
+
+def test_targets_and_predictions_of_a_sample_are_points_near_a_diagonal(tab, tmp_path):
+    sample = {"row": [7, 8, 9, 10], "actual": [0.0, 1.0, 2.0, 1.0], "predicted": [0.0, 1.0, 99.0, None]}
+    score = {"rows": 900, "of": "held-out", "mse": 4.0, "r2": 0.75, "sample": sample, "targets": 1}
+    run = make_run(tmp_path / "run")
+    put_figures(run, ("score", score | {"corpus": "t.corpus", "residuals": [1, 2], "residual_unit": 0.1}))
+    tab.open(f"file://{write(run)}", width=390)
+    tab.until("document.querySelectorAll('#results circle').length == 3")
+    circles = "[...document.querySelectorAll('circle')].map((one) => [one.cx.baseVal.value, one.cy.baseVal.value])"
+    points = tab.evaluate(circles)
+    assert points[0][0] + points[0][1] == pytest.approx(points[1][0] + points[1][1])  # both on the diagonal
+    assert points[2][1] == 4  # the upper edge
+    note = tab.evaluate(text("#results .note"))
+    assert note.startswith("3 of 900 held-out rows, ")
+    assert note.endswith("predictions outside the frame (1)")
     assert tab.problems == []
 
 
@@ -216,16 +255,15 @@ def test_names_from_outside_are_text(tab, scheduler, tmp_path):
 )
 def test_figures_of_another_version_cost_one_section_at_most(values, tab, tmp_path):
     run = make_run(tmp_path / "run")
-    put_figures(
-        run, ("score", values), ("fit", {"diagnostics": values, "sweep": values}), ("tune", {"records": [values]})
-    )
+    fitted = {"diagnostics": values, "sweep": values}
+    put_figures(run, ("score", values), ("fit", fitted), ("tune", {"records": [values]}))
     tab.open(f"file://{write(run)}")
     tab.until("!document.getElementById('repeat').hidden")
     assert tab.evaluate("document.querySelectorAll('section > .failure').length") <= 2
     assert "moments" in tab.evaluate(text("#plan"))
 
 
-def test_a_scheduler_that_is_gone_is_told(tab):
+def test_a_lost_scheduler_is_reported(tab):
     with LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster:
         with Client(cluster, set_as_default=False) as client:
             assert install_monitor(client)

@@ -20,10 +20,10 @@ def state_of(segments=2000, workers=100, *, seconds=1.0, **options):
     return board.snapshot(now + seconds)
 
 
-def printed(*drawn, width=80):
+def printed(*renderables, width=80):
     """What a terminal of this width prints."""
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(Group(*drawn))
+    console.print(Group(*renderables))
     return console.file.getvalue()
 
 
@@ -90,7 +90,7 @@ def test_when_merges_are_all_that_is_left_they_are_counted_in_place_of_the_time(
     assert "left" not in " ".join(words)
 
 
-def test_before_anything_is_known_neither_rate_nor_time_is_told():
+def test_before_anything_is_known_there_is_neither_rate_nor_time():
     board, messages = Board(), simulated.messages(40, 3)
     for message, now in (next(messages), next(messages)):
         board.apply(message, now)

@@ -1,4 +1,4 @@
-"""The state of a run and its page: of real jobs, of jobs that died, failed or were gone on with, and of damage."""
+"""The state of a run and its page: of real jobs, of jobs that died, failed or were resumed, and of damage."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def corpus(make_corpus):
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """A job that was killed half way and gone on with after an hour, never to be changed."""
+    """A job that was killed half way and resumed after an hour; tests must not change it."""
     return make_run(tmp_path_factory.mktemp("killed") / "digits.run", segments=SEGMENTS)
 
 
@@ -60,7 +60,7 @@ def fit(corpus, run, client="serial", **options):
 
 
 def interrupted(corpus, run, *, after=2):
-    """A fit that is interrupted when one segment more than these is finished, which nobody hears of any more."""
+    """A fit that is interrupted when one segment more than these is finished, which no observer receives."""
 
     def interrupt(event):
         if isinstance(event, SegmentDone) and event.done > after:
@@ -94,7 +94,7 @@ def test_the_work_of_every_worker_of_a_cluster_is_shown(corpus, client, tmp_path
     assert all(worker["peak_bytes"] > 1e7 for worker in workers.values())
 
 
-def test_an_interrupted_job_that_is_gone_on_with_shows_both_attempts(corpus, tmp_path):
+def test_an_interrupted_job_that_is_resumed_shows_both_attempts(corpus, tmp_path):
     interrupted(corpus, tmp_path / "run")
     run = reported(tmp_path / "run")["run"]
     assert (run["state"], run["segments_done"]) == ("interrupted", 3)

@@ -26,7 +26,7 @@ CLUSTER = Path(__file__).parents[2] / "cluster" / "dask.yaml"
 
 
 def on_scheduler(check: Callable[[Scheduler], Coroutine[Any, Any, None]], *, monitored: bool = True, **options: Any):
-    """Run a check beside a scheduler without workers, whose dashboard has a free port."""
+    """Run a check on a scheduler without workers, whose dashboard has a free port."""
 
     async def run() -> None:
         options.setdefault("dashboard", False)
@@ -132,7 +132,7 @@ def test_a_dashboard_that_is_built_otherwise_costs_the_link_alone(caplog, monkey
     assert "takes other arguments" in warnings_of(caplog)[0]
 
 
-def test_a_state_that_cannot_be_told_is_an_error_and_logged_once(caplog, monkeypatch):
+def test_a_state_that_cannot_be_sent_is_an_error_and_logged_once(caplog, monkeypatch):
     def broken(scheduler):
         raise ZeroDivisionError("no figures")
 

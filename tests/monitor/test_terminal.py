@@ -16,7 +16,7 @@ PLAN = plan(range(0, 1001, 100), 3, 8, Footprint(1e9, 8, 8), segment_rows=100)
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still until it is told."""
+    """A clock that stands still until a test sets it."""
     now = types.SimpleNamespace(seconds=1000.0)
     monkeypatch.setattr(bar, "time", types.SimpleNamespace(monotonic=lambda: now.seconds))
     return now
@@ -124,7 +124,7 @@ def test_incidents_and_notes_are_lines_above_the_bar_as_they_were_written(clock,
     assert "moments: worker [w1] lost" in [line.strip() for line in lines]
 
 
-def test_steps_are_told_in_lines_where_there_is_no_terminal(clock):
+def test_steps_are_printed_in_lines_where_there_is_no_terminal(clock):
     stream = io.StringIO()
     with bar.progress(stream=stream):
         for done in range(1, 21):

@@ -117,3 +117,17 @@ def test_residuals_are_counted_in_units_of_their_spread():
 def test_a_perfect_fit_has_residuals_in_the_middle():
     total = residuals_of(COEF[:, :1], X @ COEF[:, :1], [1e-150])
     assert total["residuals"][0, RESIDUAL_BINS // 2] == N
+
+
+@pytest.mark.parametrize("cuts", [[], [40, 41, 100]])
+def test_the_sample_of_targets_and_predictions_does_not_depend_on_how_rows_are_cut(cuts):
+    judge = ScoreStatistic(Predictor(IdentityMap(np.zeros(D)), COEF[:, :2], np.zeros(2)), Targets(2), keep=20)
+    total, y = judge.zero(), CHANCE.normal(size=(N, 2))
+    for start, stop in pairwise([0, *cuts, N]):
+        piece = judge.zero()
+        judge.update(piece, Chunk(X[start:stop], start, y=y[start:stop], block_rows=7))
+        total = judge.merge(total, piece)
+    rows = total["row"].astype(int)
+    assert_array_equal(rows, np.argsort(np.arange(N) * 2_654_435_769 % 2**32)[:20])
+    assert_array_equal(total["truth"], y[rows, 0])
+    assert_array_equal(total["guess"], (X @ COEF)[rows, 0])

@@ -1,12 +1,12 @@
-// Shows a state of jobs (JSON): asked of the scheduler every second, or the one inside a report.
-// The state holds text from outside (titles, paths, errors): it goes into the page by textContent alone.
+// Shows a state of jobs (JSON): that of the scheduler, requested every second, or that inside a report.
+// The state holds text from outside (titles, paths, errors): it enters the page only as textContent.
 
 const MISSING = "–";
 const at = (id) => document.getElementById(id);
-const shown = {}; // what each section shows now, as text
+const rendered = {}; // what each section shows now, as text
 let state = JSON.parse(at("state").textContent);
 const live = state === null;
-let wanted = []; // job and sweep that somebody chose; empty: the newest running ones
+let selected = []; // job and sweep chosen by the reader; empty: the newest running ones
 
 function make(tag, properties = {}, ...children) {
   const { data = {}, ...rest } = properties;
@@ -17,16 +17,16 @@ function make(tag, properties = {}, ...children) {
 }
 const text = (tag, content, className = "") => make(tag, { textContent: content, className });
 const div = (className, ...children) => make("div", { className }, ...children);
-const note = (words) => text("div", words, "note");
-const badge = (state, words) => make("span", { className: "badge", textContent: words, data: { state } });
+const note = (label) => text("div", label, "note");
+const badge = (state, label) => make("span", { className: "badge", textContent: label, data: { state } });
 const colour = (role) => getComputedStyle(document.documentElement).getPropertyValue(`--${role}`).trim();
 const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
 
-// -- figures in words ---------------------------------------------------------------------------------------------
+// -- numbers as text -----------------------------------------------------------------------------------------------
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const count = (value) => (isNumber(value) ? Math.round(value).toLocaleString("en") : MISSING);
-const percent = (part, whole = 1) => (whole > 0 ? `${Math.round((100 * part) / whole)}\u00a0%` : MISSING);
+const percent = (value, whole = 1) => (whole > 0 ? `${Math.round((100 * value) / whole)}\u00a0%` : MISSING);
 
 function measure(value, unit) {
   if (!isNumber(value)) return MISSING;
@@ -80,20 +80,20 @@ function drawing(section, height, label, ...nodes) {
   return node;
 }
 
-function hover(node, words) {
-  node.append(svg("title", {}, words));
+function hover(node, label) {
+  node.append(svg("title", {}, label));
   return node;
 }
 
-function key(role, words, data = {}) {
+function key(role, label, data = {}) {
   const swatch = make("i", { data });
   if (data.shape) swatch.style.borderColor = `var(--${role})`;
   else swatch.style.background = `var(--${role})`;
-  return make("span", { data }, swatch, words);
+  return make("span", { data }, swatch, label);
 }
 
 // Bars from left to right below a roof, with lines at marks {value, role}: heights, names to hover, axis texts, and
-// where each bar ends (equal widths, if it is not said).
+// where each bar ends (equal widths, if they are not given).
 function columns(section, values, { role, names, marks = [], show, axis, ends }) {
   const room = 86, height = 150, width = at(section).clientWidth - 34 - room;
   const roof = 1.06 * Math.max(...values, ...marks.map((mark) => mark.value), 1e-12);
@@ -121,34 +121,37 @@ function columns(section, values, { role, names, marks = [], show, axis, ends })
 }
 
 function shade(share, strength = 0.85) {
-  const part = Math.round(100 * strength * Math.max(0, Math.min(1, share)));
-  return `color-mix(in srgb, var(--merged) ${part}%, var(--ground))`;
+  const mix = Math.round(100 * strength * Math.max(0, Math.min(1, share)));
+  return `color-mix(in srgb, var(--merged) ${mix}%, var(--ground))`;
 }
 
-// A table of coloured cells; cell(i, j) gives {words, share, title, best}.
-function matrix(rows, names, cell) {
-  const head = make("tr", {}, text("th", ""), ...names.map((name) => text("th", name)));
+// A table of coloured cells; cell(i, j) gives {label, share, title, best}; a share below 0 is grey.
+function matrix(rows, names, cell, className = "matrix") {
+  const head = make("tr", {}, text("th", ""), ...names.map((name) => make("th", {}, text("span", name))));
   const lines = rows.map((row, i) => make("tr", {}, text("th", row), ...names.map((_, j) => {
-    const { words, share, title, best } = cell(i, j);
-    const node = make("td", { textContent: words, title });
-    node.style.background = shade(share);
-    if (share > 0.55) node.style.color = "var(--ground)";
+    const { label, share, title, best } = cell(i, j);
+    const node = make("td", { textContent: label, title });
+    node.style.background = share < 0 ? "var(--bar)" : shade(share);
+    if (share > 0.85) node.style.color = "var(--ground)";
     if (best) node.dataset.best = "";
     return node;
   })));
-  return div("scroll", make("table", { className: "matrix" }, head, ...lines));
+  return div("scroll", make("table", { className }, head, ...lines));
 }
 
-function table(header, lines) {
+// A table; lines after the first `most` are folded.
+function table(header, lines, most = lines.length) {
   const cell = (tag, value) => {
-    const { words, note = "", off = false } = value !== null && typeof value === "object" ? value : { words: value };
-    const left = typeof words === "string" && !/^[\d–(-]/.test(words);
+    const { label, note = "", off = false } = value !== null && typeof value === "object" ? value : { label: value };
+    const left = typeof label === "string" && !/^[\d–(-]/.test(label);
     const className = `${left ? "text" : ""} ${off ? "off" : ""}`;
-    return make(tag, { className }, String(words), note ? text("small", note) : "");
+    return make(tag, { className }, String(label), note ? text("small", note) : "");
   };
   const head = make("tr", {}, ...header.map((name) => text("th", name, "text")));
+  const rest = lines.length > most ? make("details", {}, text("summary", `${count(lines.length - most)} more`),
+    table(header, lines.slice(most))) : "";
   return div("scroll", make("table", {}, head,
-    ...lines.map((line) => make("tr", {}, ...line.map((value) => cell("td", value))))));
+    ...lines.slice(0, most).map((line) => make("tr", {}, ...line.map((value) => cell("td", value))))), rest);
 }
 
 function facts(pairs) {
@@ -166,28 +169,28 @@ function pictures(packed, captions) {
       image.data.set([level, level, level, 255], 4 * k);
     }
     canvas.getContext("2d").putImageData(image, 0, 0);
-    return make("figure", {}, canvas, ...captions[i].map((words) => text("div", words)));
+    return make("figure", {}, canvas, ...captions[i].map((label) => text("div", label)));
   }));
 }
 
 // -- jobs ---------------------------------------------------------------------------------------------------------
 
-const SAID = { lost: "driver lost" };
+const STATE_NAMES = { lost: "driver lost" };
 const rowsDone = (sweep) => sweep.rows_done + sweep.rows_under_way;
-const said = (job) => SAID[job.state] ?? job.state;
+const stateName = (job) => STATE_NAMES[job.state] ?? job.state;
 
 function chosenSweep(job) {
   const running = job.sweeps.filter((sweep) => sweep.state === "running");
   const longest = job.sweeps.reduce((a, b) => (b.elapsed_seconds > a.elapsed_seconds ? b : a), job.sweeps[0]);
-  const shown = running.at(-1) ?? (job.state === "running" ? job.sweeps.at(-1) : longest);
-  return job.sweeps.find((sweep) => sweep.token === wanted[1]) ?? shown;
+  const latest = running.at(-1) ?? (job.state === "running" ? job.sweeps.at(-1) : longest);
+  return job.sweeps.find((sweep) => sweep.token === selected[1]) ?? latest;
 }
 
 function sentence(job, sweep) {
-  if (job.state !== "running") return `${said(job)} after ${duration(job.elapsed_seconds)}`;
+  if (job.state !== "running") return `${stateName(job)} after ${duration(job.elapsed_seconds)}`;
   if (job.step) return `${job.step.what}: ${count(job.step.done)} of ${count(job.step.total)}`;
   if (!sweep) return "waiting for the first sweep";
-  if (sweep.state !== "running") return `${sweep.what}: ${sweep.state}; the driver goes on`;
+  if (sweep.state !== "running") return `${sweep.what}: ${sweep.state}; the driver continues`;
   if (!rowsDone(sweep)) return `${sweep.what}: waiting for the first segment`;
   if (rowsDone(sweep) === sweep.rows) return `${sweep.what}: all rows done, ${merges(sweep)}`;
   return `${sweep.what}: ${count(rowsDone(sweep))} of ${count(sweep.rows)} rows`;
@@ -204,17 +207,17 @@ function timeLeft(sweep) {
 }
 
 function progress(job, sweep) {
-  const parts = job.step
+  const pieces = job.step
     ? [["running", job.step.done / Math.max(1, job.step.total)]]
     : [["merged", sweep.rows_merged], ["published", sweep.rows_done - sweep.rows_merged],
       ["running", sweep.rows_under_way]]
       .map(([role, rows]) => [role, rows / Math.max(1, sweep.rows)]);
-  const bar = div("bar", ...parts.map(([role, share]) => {
-    const part = make("i");
-    part.style.cssText = `width: ${100 * share}%; background: var(--${role})`;
-    return part;
+  const bar = div("bar", ...pieces.map(([role, share]) => {
+    const piece = make("i");
+    piece.style.cssText = `width: ${100 * share}%; background: var(--${role})`;
+    return piece;
   }));
-  const done = text("b", percent(sum(parts.map(([, share]) => share))));
+  const done = text("b", percent(sum(pieces.map(([, share]) => share))));
   const speed = sweep && sweep.flops_per_second && !job.step ? text("span", rate(sweep.flops_per_second)) : "";
   return [bar, div("line", done, speed, text("span", `${duration(job.elapsed_seconds)} so far`, "soft"))];
 }
@@ -222,7 +225,7 @@ function progress(job, sweep) {
 function card(job, chosen) {
   const sweep = job.sweeps.length ? chosenSweep(job) : undefined, running = job.state === "running";
   const node = make("button", { type: "button", data: { job: job.id, state: job.state } });
-  const head = div("line", badge(job.state, said(job)),
+  const head = div("line", badge(job.state, stateName(job)),
     text("b", sentence(job, sweep)));
   if (running && sweep && sweep.state === "running" && !job.step) head.append(timeLeft(sweep));
   if (!running) head.append(text("span", `${moment(job.started)} to ${clock(job.ended)}`, "soft left"));
@@ -242,7 +245,7 @@ function jobs(chosen) {
   if (past.length) {
     const unfolded = at("past")?.open ?? past.some((job) => job.id === chosen);
     nodes.push(make("details", { id: "past", open: unfolded },
-      text("summary", live ? `${past.length} earlier` : `${past.length} earlier attempts`),
+      text("summary", `${past.length} earlier ${live ? "jobs" : past.length > 1 ? "attempts" : "attempt"}`),
       ...past.slice(0, 50).map((job) => card(job, chosen))));
   }
   return nodes;
@@ -261,7 +264,7 @@ function sweeps(job, sweep) {
 
 function empty() {
   if (!live) return [text("h2", "No job has started here yet")];
-  return [text("h2", "No job yet"), text("p", "A job that is started on this scheduler appears here by itself:"),
+  return [text("h2", "No job yet"), text("p", "Jobs that start on this scheduler appear here:"),
     text("pre", `bigkernel fit train.corpus digits.model --sigma 0.5 --cluster ${state.address}\n\n`
       + `with bigkernel.connect("${state.address}"):\n`
       + `    KernelRidge(n_landmarks=4000).fit(open_corpus("train.corpus"))`)];
@@ -278,7 +281,7 @@ function map(sweep) {
   const canvas = make("canvas", { width: room * ratio, height: lines * h * ratio });
   const paper = canvas.getContext("2d"), roles = Object.fromEntries(Object.entries(STATES)
     .map(([letter, role]) => [letter, colour(role)]));
-  const gap = w > 4 ? 1 : 0, found = new Set(sweep.resumed), waiting = colour("waiting"), ground = colour("ground");
+  const gap = w > 4 ? 1 : 0, resumed = new Set(sweep.resumed), waiting = colour("waiting"), ground = colour("ground");
   paper.scale(ratio, ratio);
   for (let i = 0; i < n; i += 1) {
     const x = (i % across) * w, y = Math.floor(i / across) * h, letter = sweep.states[i];
@@ -288,9 +291,9 @@ function map(sweep) {
     paper.fillStyle = roles[letter];
     paper.fillRect(x, y, (w - gap) * share, h - 1);
     paper.fillStyle = ground;
-    if (found.has(i)) paper.fillRect(x + w / 2 - 1.5, y + h / 2 - 1.5, 3, 3);
+    if (resumed.has(i)) paper.fillRect(x + w / 2 - 1.5, y + h / 2 - 1.5, 3, 3);
   }
-  const words = note("");
+  const label = note("");
   canvas.onmousemove = (event) => {
     const box = canvas.getBoundingClientRect();
     const i = Math.floor((event.clientY - box.top) / h) * across
@@ -299,34 +302,35 @@ function map(sweep) {
     const worker = sweep.running_on[i] ?? sweep.ran_on[i] ?? "";
     const tries = sweep.attempts[i] ? `, started ${sweep.attempts[i]} times` : "";
     const rows = `rows ${count(sweep.stops[i - 1] ?? 0)} to ${count(sweep.stops[i])}`;
-    words.textContent = `${rows}: ${STATES[sweep.states[i]]} ${worker}${tries}`;
+    label.textContent = `${rows}: ${STATES[sweep.states[i]]} ${worker}${tries}`;
   };
   const counts = Object.entries(sweep.segments)
     .filter(([name, number]) => number || !["retried", "failed"].includes(name));
   const keys = counts.map(([name, number]) => key(name, `${name} ${count(number)}`, { state: name, count: number }));
-  if (found.size) keys.push(text("span", `${count(found.size)} resumed from the run (dot)`));
+  if (resumed.size) keys.push(text("span", `${count(resumed.size)} resumed from the run (dot)`));
   keys.push(text("span", merges(sweep), "soft"));
   return [div("line", text("h2", "Rows"), text("span",
     `${sweep.what}: ${count(sweep.rows)} rows in ${count(n)} segments`, "note")),
-    canvas, div("keys", ...keys), words];
+    canvas, div("keys", ...keys), label];
 }
 
 function rates(sweep) {
   const history = sweep.rate_history;
-  const head = [text("h2", "Rate"), text("div", sweep.flops_per_second ? `mean ${rate(sweep.flops_per_second)}`
+  const head = [text("h2", "Rate"), text("div", sweep.flops_per_second
+    ? `mean ${rate(sweep.flops_per_second)}, ${count((sweep.flops_per_second * sweep.rows) / sweep.plan.flops)} rows/s`
     : "waiting for the first segment", "note")];
   if (!history.length) return head;
   const names = history.map(([time, value]) => `${rate(value)} until ${duration(time)}`);
-  const drawn = columns("rate", history.map(([, value]) => value),
+  const chart = columns("rate", history.map(([, value]) => value),
     { role: "accent", names, show: rate, axis: ["start", duration(history.at(-1)[0])],
       ends: history.map(([time]) => time) });
-  return [...head, drawn];
+  return [...head, chart];
 }
 
 function stages(job, sweep) {
-  const found = { ...sweep?.stage_seconds };
-  for (const [name, seconds] of Object.entries(job.stage_seconds)) found[name] = (found[name] ?? 0) + seconds;
-  const entries = Object.entries(found).filter(([, seconds]) => seconds > 0).sort((a, b) => b[1] - a[1]);
+  const totals = { ...sweep?.stage_seconds };
+  for (const [name, seconds] of Object.entries(job.stage_seconds)) totals[name] = (totals[name] ?? 0) + seconds;
+  const entries = Object.entries(totals).filter(([, seconds]) => seconds > 0).sort((a, b) => b[1] - a[1]);
   const total = sum(entries.map(([, seconds]) => seconds)), width = at("stages").clientWidth - 34, room = 96,
     tail = 124;
   const nodes = entries.flatMap(([name, seconds], i) => {
@@ -336,7 +340,7 @@ function stages(job, sweep) {
       svg("rect", { x: room, y: y + 2, width: Math.max(1, long), height: 16, fill: `var(--${role})` }),
       svg("text", { x: room + long + 6, y: y + 14 }, `${duration(seconds)} (${percent(seconds, total)})`)];
   });
-  return [text("h2", "Time per stage"), note("summed over the workers; what the driver does, once"),
+  return [text("h2", "Time per stage"), note("summed over workers; the driver's time is counted once"),
     drawing("stages", 24 * entries.length + 4, "seconds by stage", ...nodes)];
 }
 
@@ -349,9 +353,9 @@ function memory(sweep) {
   const lost = names.filter((name) => sweep.workers[name]?.lost).length, first = names.slice(0, 400);
   const labels = first.map((name) => {
     const { segments = 0, running = [], lost: gone = false } = sweep.workers[name] ?? {}, now = state.workers?.[name];
-    const doing = running.length ? "at work" : gone ? "lost" : now?.status ?? "";
-    const parts = [`peak ${size(peak(name))}`, `${count(segments)} segments`, doing];
-    return `${name}: ${parts.filter(Boolean).join(", ")}`;
+    const doing = running.length ? "busy" : gone ? "lost" : now?.status ?? "";
+    const details = [`peak ${size(peak(name))}`, `${count(segments)} segments`, doing];
+    return `${name}: ${details.filter(Boolean).join(", ")}`;
   });
   const keys = [key("accent", "peak of a worker"), ...marks.map((mark) => key(mark.role,
     `${mark.dashed ? "planned" : "limit"} ${size(mark.value)}`, { shape: mark.dashed ? "dashed" : "solid" }))];
@@ -374,8 +378,8 @@ function log(job) {
 
 function show(id, given, draw) {
   const section = at(id), known = JSON.stringify([given, document.documentElement.dataset.theme, innerWidth]);
-  if (shown[id] === known) return;
-  shown[id] = known;
+  if (rendered[id] === known) return;
+  rendered[id] = known;
   section.hidden = given === null;
   if (given === null) return;
   const focused = section.contains(document.activeElement) ? JSON.stringify(document.activeElement.dataset) : null;
@@ -384,7 +388,7 @@ function show(id, given, draw) {
     section.replaceChildren(...draw());
   } catch (error) {
     console.error(`bigkernel: ${id}`, error);
-    section.replaceChildren(text("p", "This part of the page could not be made from what is known.", "failure"));
+    section.replaceChildren(text("p", "This section cannot be shown: its data are invalid.", "failure"));
   }
   if (section.querySelector("ol")) section.querySelector("ol").scrollTop = scrolled;
   if (focused) [...section.querySelectorAll("button")]
@@ -393,64 +397,64 @@ function show(id, given, draw) {
 
 function update() {
   if (state === null) return;
-  const job = state.jobs.find((one) => one.id === wanted[0]) ?? state.jobs[0], run = state.run;
-  const sweep = job?.sweeps.length ? chosenSweep(job) : undefined, drawn = sweep && sweep.stops ? sweep : undefined;
-  const found = run ? outcomeOf(run) : {};
+  const job = state.jobs.find((one) => one.id === selected[0]) ?? state.jobs[0], run = state.run;
+  const sweep = job?.sweeps.length ? chosenSweep(job) : undefined, visible = sweep && sweep.stops ? sweep : undefined;
+  const figures = run ? outcomeOf(run) : {};
   at("page").dataset.state = job?.state ?? "empty";
-  at("title").textContent = run ? found.tune?.name ?? run.name : "Jobs";
+  at("title").textContent = run ? figures.tune?.name ?? run.name : "Jobs";
   const done = job?.state === "running" && sweep ? `${percent(rowsDone(sweep), sweep.rows)} · ` : "";
   document.title = `${done}${run ? at("title").textContent : job?.title ?? "jobs"} · bigkernel`;
   const here = Object.keys(state.workers ?? {}).length,
     busy = Object.values(sweep?.workers ?? {}).filter((one) => one.running.length).length;
-  const atWork = busy ? `, ${count(busy)} at work` : "";
-  at("cluster").textContent = run ? "" : `${count(here)} worker${here === 1 ? "" : "s"}${atWork}`;
-  at("follow").hidden = !wanted.length;
+  const busyWorkers = busy ? `, ${count(busy)} busy` : "";
+  at("cluster").textContent = run ? "" : `${count(here)} worker${here === 1 ? "" : "s"}${busyWorkers}`;
+  at("follow").hidden = !selected.length;
   at("dask").hidden = !live || !state.pages;
   show("empty", state.jobs.length ? null : 0, empty);
-  show("outcome", run ? run.state : null, () => outcome(run, found));
-  show("jobs", [state.jobs, wanted], () => jobs(job?.id));
+  show("outcome", run ? run.state : null, () => outcome(run, figures));
+  show("jobs", [state.jobs, selected], () => jobs(job?.id));
   show("sweeps", job && job.sweeps.length > 1 ? [job.sweeps.map((one) => one.state), sweep.token] : null,
     () => sweeps(job, sweep));
-  show("map", drawn ?? null, () => map(drawn));
-  show("rate", drawn ? [drawn.rate_history, drawn.flops_per_second] : null, () => rates(drawn));
+  show("map", visible ?? null, () => map(visible));
+  show("rate", visible ? [visible.rate_history, visible.flops_per_second] : null, () => rates(visible));
   show("stages", job && sum(Object.values({ ...sweep?.stage_seconds, ...job.stage_seconds })) > 0
     ? [job.stage_seconds, sweep?.stage_seconds] : null,
     () => stages(job, sweep));
-  show("memory", drawn && Object.keys({ ...drawn.workers, ...state.workers }).length ? [drawn.workers, state.workers]
-    : null, () => memory(drawn));
-  show("results", found.score || found.tune ? true : null, () => results(found));
-  show("fit", found.fit ? true : null, () => fit(found, run));
+  show("memory", visible && Object.keys({ ...visible.workers, ...state.workers }).length
+    ? [visible.workers, state.workers] : null, () => memory(visible));
+  show("results", figures.score || figures.tune ? true : null, () => results(figures));
+  show("fit", figures.fit ? true : null, () => fit(figures, run));
   show("log", job?.events.length ? job.events : null, () => log(job));
   show("plan", job?.sweeps.length ? job.sweeps : null, () => plan(job));
   show("repeat", run ? true : null, () => repeat(run));
 }
 
 function choose(...names) {
-  wanted = names;
+  selected = names;
   update();
 }
 
 // -- light and dark -----------------------------------------------------------------------------------------------
 
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
-let turned = null;
+let chosenTheme = null;
 try {
-  turned = localStorage.getItem("bigkernel-theme");
+  chosenTheme = localStorage.getItem("bigkernel-theme");
 } catch {
-  // a browser that keeps nothing for us
+  // a browser that stores nothing
 }
 
 function paint() {
-  const theme = turned ?? (dark.matches ? "dark" : "light");
+  const theme = chosenTheme ?? (dark.matches ? "dark" : "light");
   document.documentElement.dataset.theme = theme;
   at("theme").textContent = theme === "dark" ? "Light" : "Dark";
   update();
 }
 
 at("theme").onclick = () => {
-  turned = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  chosenTheme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   try {
-    localStorage.setItem("bigkernel-theme", turned);
+    localStorage.setItem("bigkernel-theme", chosenTheme);
   } catch {
     // the switch then lasts as long as the page
   }
