@@ -8,7 +8,7 @@ from simulated import START, messages
 
 from bigkernel.events.board import ENDED_JOBS, Board
 from bigkernel.events.progress import Progress
-from bigkernel.streaming.plan import leaf, merge_tree, spans
+from bigkernel.streaming.plan import Receipt, leaf, merge_tree, spans
 
 
 def progress(count=4, rows=100, **options):
