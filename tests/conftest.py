@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -36,6 +37,7 @@ settings.register_profile(
     "full", deadline=None, max_examples=60, derandomize=True
 )  # pytest --hypothesis-profile=full, as in .ci/run
 settings.load_profile("bigkernel")
+gc.disable()  # until all tests are collected, of which it would take a third of the time
 
 
 _IN_MEMORY = Path("/dev/shm")
@@ -50,6 +52,13 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tests-", dir=_IN_MEMORY)
         os.chmod(tempfile.tempdir, 0o1777)  # as /tmp: some tests run as another user
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop("TMPDIR"), ignore_errors=True))
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, but not among the modules of the tests."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

@@ -68,9 +68,14 @@ def public_names() -> dict[str, str]:
 ORDER = packages_in_order()
 PUBLIC = public_names()
 PATHS = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in PATHS.items()}
 BY_STRING = re.compile(rf"bigkernel\.({'|'.join(map(re.escape, filter(None, PATHS)))})(:\w+)?")
 MODULES = [name for name in PATHS if name != "__main__"]  # the entry point
+
+
+@cache
+def tree_of(name: str) -> ast.Module:
+    """Parse a module."""
+    return ast.parse(PATHS[name].read_text(encoding="utf-8"))
 
 
 def is_name(node: ast.expr, name: str) -> bool:
@@ -102,7 +107,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
 @cache
 def imports(name: str) -> tuple[str, ...]:
     """Return the dotted names that a module imports."""
-    return tuple(imported(TREES[name]))
+    return tuple(imported(tree_of(name)))
 
 
 def modules_imported(name: str) -> set[str]:
@@ -130,7 +135,7 @@ def package_of(name: str) -> str:
 
 def functions(name: str) -> Iterator[tuple[str, int, int]]:
     """Yield every function of a module with its number of lines and those of its docstring."""
-    for node in ast.walk(TREES[name]):
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[0]
             documented = 0 if ast.get_docstring(node) is None else (first.end_lineno or 0) - first.lineno + 1
@@ -190,7 +195,7 @@ def test_numerics_use_no_file_clock_or_random_state():
         if package_of(name) not in NUMERICS:
             continue
         uses |= {(name, dotted.split(".")[0]) for dotted in imports(name) if dotted.split(".")[0] in IMPURE}
-        for node in ast.walk(TREES[name]):
+        for node in ast.walk(tree_of(name)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
                 uses.add((name, "open"))
             # np.random.normal, but no classes
@@ -200,7 +205,7 @@ def test_numerics_use_no_file_clock_or_random_state():
 
 
 def test_every_module_has_a_docstring():
-    assert [name for name in PATHS if not ast.get_docstring(TREES[name])] == []
+    assert [name for name in PATHS if not ast.get_docstring(tree_of(name))] == []
 
 
 def test_estimators_have_few_bases():

@@ -179,6 +179,7 @@ class RowsEstimator(BaseEstimator):
 
     _fitted: Fit | None = None
     _semi_supervised = False  # labels may be missing in arrays
+    verbose = 0
     _keeps_sums = True  # `partial_fit` adds to what a fit keeps
     classes_ = Fitted[Array]("inputs.classes")
     target_shift_ = Fitted[Array]("inputs.target_shift")

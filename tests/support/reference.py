@@ -43,18 +43,18 @@ def gaussian(X, Z, sigma):
     return np.exp(-0.5 * np.sum(scaled**2, axis=2))
 
 
-def laplacian(X, Z, gamma):
-    """k(x, z) = exp(−γ Σ_j |x_j − z_j|); X (n, d), Z (m, d); returns (n, m)."""
-    return np.exp(-gamma * np.sum(np.abs(_differences(X, Z)), axis=2))
+def laplacian(X, Z, sigma):
+    """k(x, z) = exp(−Σ_j |x_j − z_j|/σ); X (n, d), Z (m, d); returns (n, m)."""
+    return np.exp(-np.sum(np.abs(_differences(X, Z)), axis=2) / sigma)
 
 
-def matern(X, Z, length_scale, nu):
-    """Matérn kernel of r = ‖(x − z)/ℓ‖₂; X (n, d), Z (m, d), length_scale scalar or (d,); returns (n, m).
+def matern(X, Z, sigma, nu):
+    """Matérn kernel of r = ‖(x − z)/σ‖₂; X (n, d), Z (m, d), sigma scalar or (d,); returns (n, m).
 
     ν = 1/2: exp(−r);  ν = 3/2: (1 + √3 r) exp(−√3 r);  ν = 5/2: (1 + √5 r + 5r²/3) exp(−√5 r)
     (Rasmussen & Williams 2006, eq. 4.17).
     """
-    scaled = _differences(X, Z) / np.asarray(length_scale, dtype=np.float64)
+    scaled = _differences(X, Z) / np.asarray(sigma, dtype=np.float64)
     r = np.sqrt(np.sum(scaled**2, axis=2))
     if nu == 0.5:
         return np.exp(-r)
