@@ -28,6 +28,7 @@ _KINDS: dict[str, tuple[Any, Any]] = {
 _PARAMETERS = {
     "alpha": "alpha",
     "components": "n_components",
+    "manifold": "manifold",
     "landmark_choice": "landmarks",
     "intercept": "fit_intercept",
     "solver": "solver",
@@ -54,8 +55,8 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
         raise DataError(f"{corpus.path}: expected numbers to regress on, found text labels")
     estimator = kind()
     known = estimator.get_params()
-    # two views of as many landmarks each
-    most = max(1, corpus.n_rows // 2) if method == "xnv" else corpus.n_rows
+    # two views of as many landmarks each; centres of several rows each
+    most = max(1, corpus.n_rows // 2) if method in ("xnv", "sssl") else corpus.n_rows
     given: dict[str, Any] = {"dtype": options["dtype"], "random_state": options["seed"]}
     given["n_landmarks"] = min(1000, most) if options["landmarks"] is None else options["landmarks"]
     if method != "artl" or _has_width(options):  # otherwise its bandwidth comes from the landmarks

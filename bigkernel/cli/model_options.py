@@ -34,7 +34,7 @@ _METHOD = together(
         type=click.Choice([*LANDMARKS, *FOURIER]),
         metavar="CHOICE",
         help="Rows: uniform, balanced (over domains), rpcholesky. Centres: k-means, balanced-k-means. Random features: "
-        "fourier, orthogonal-fourier.  [default: uniform; artl: k-means]",
+        "fourier, orthogonal-fourier.  [default: uniform; sssl, artl: k-means]",
     ),
     click.option(
         "--kernel",
@@ -77,7 +77,7 @@ def _model_options(*, grid: bool) -> Decorator:
     width = Numbers(*WIDTHS, several=grid)
     penalty = "Ridge penalty."
     if not grid:
-        penalty = "Ridge penalty, or gcv: chosen by the fit.  [krr, ridge: 1; sssl: 0.4; xnv: 0.001; artl: 0.1]"
+        penalty = "Ridge penalty, or gcv: chosen by the fit.  [krr, ridge: 1; sssl: 0.1, numbers 0.4; xnv: 0.001; artl: 0.1]"
     return together(
         _METHOD,
         click.option(
@@ -109,6 +109,12 @@ def _model_options(*, grid: bool) -> Decorator:
             type=Numbers(whole=True) if grid else click.IntRange(1),
             metavar="N",
             help="Number of components of sssl.  [default: 120]",
+        ),
+        click.option(
+            "--manifold",
+            type=click.FloatRange(0),
+            metavar="NUMBER",
+            help="Weight of the graph of rows in sssl and artl; 0: none.  [sssl: 3, numbers 1; artl: 1]",
         ),
         _REST,
     )
