@@ -77,7 +77,9 @@ def _model_options(*, grid: bool) -> Decorator:
     width = Numbers(*WIDTHS, several=grid)
     penalty = "Ridge penalty."
     if not grid:
-        penalty = "Ridge penalty, or gcv: chosen by the fit.  [krr, ridge: 1; sssl: 0.1, numbers 0.4; xnv: 0.001; artl: 0.1]"
+        penalty = (
+            "Ridge penalty, or gcv: chosen by the fit.  [krr, ridge: 1; sssl: 0.1, numbers 0.4; xnv: 0.001; artl: 0.1]"
+        )
     return together(
         _METHOD,
         click.option(

@@ -24,6 +24,7 @@ from bigkernel.errors import ConfigError, DataError, ModelRejectedError
 from bigkernel.estimators import fit_state
 from bigkernel.estimators.base import restore
 from bigkernel.estimators.kernel_basis import FourierBasis, LandmarkBasis, require_frequencies
+from bigkernel.estimators.labelled_rows import LabelledRowsClassifier
 from bigkernel.kernels.encoding import decode, encode
 from bigkernel.kernels.functions import SCALES
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, unpack, write
@@ -102,7 +103,8 @@ def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True
     """Write a fitted estimator of bigkernel, or a Pipeline of them, to a file that appears complete or not at all.
 
     A Pipeline may begin with transformers of scikit-learn whose fit is plain numbers: StandardScaler, MinMaxScaler,
-    MaxAbsScaler, RobustScaler, Normalizer, QuantileTransformer, PCA, TruncatedSVD and VarianceThreshold.
+    MaxAbsScaler, RobustScaler, Normalizer, QuantileTransformer, PCA, TruncatedSVD and VarianceThreshold. Of a
+    `LabelledRowsClassifier` the classifier is stored.
 
     Parameters
     ----------
@@ -121,6 +123,11 @@ def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True
     RunLockedError
         Another driver is writing it, such as a running `bigkernel fit`.
     """
+    last = model[-1] if isinstance(model, Pipeline) else model
+    if isinstance(last, LabelledRowsClassifier):
+        check_is_fitted(last)
+        inner = last.estimator_
+        model = Pipeline([*model.steps[:-1], (model.steps[-1][0], inner)]) if isinstance(model, Pipeline) else inner
     packing = Packing(_kind_of)
     described = _pack_step(model, "model", packing) if moments else None
     try:

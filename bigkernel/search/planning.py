@@ -86,8 +86,10 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
                 "classifier, for which it is fitted once to all rows, or ARTLClassifier"
             )
         if not isinstance(last, RowsEstimator):
+            wraps = hasattr(last, "regressor") or hasattr(last, "estimator")
+            advice = "; search what it wraps, on transformed targets or labelled rows" if wraps else ""
             raise ConfigError(
-                f"estimator: expected a classifier or regressor of bigkernel, found {type(last).__name__}"
+                f"estimator: expected a classifier or regressor of bigkernel, found {type(last).__name__}{advice}"
             )
         last.check_parameters()
         method, columns = method_of(last)
