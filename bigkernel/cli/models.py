@@ -203,7 +203,11 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
     is_flag=True,
     help="csv, parquet: also write the probability of every class, by a model fitted with --probability.",
 )
-@click.option("--std", is_flag=True, help="Also write the standard deviation of an observation (krr on numbers).")
+@click.option(
+    "--std",
+    is_flag=True,
+    help="Also write the standard deviation of an observation, for a Gaussian process with noise variance alpha (krr).",
+)
 @shared.cluster_options
 @shared.run_options
 @shared.overwrite_option

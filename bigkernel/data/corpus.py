@@ -289,6 +289,10 @@ def checked_attributes(name: Any, image_shape: Any, scale: Any) -> dict[str, Any
 
 def require_feature_names(name: str, names: Sequence[str], expected: Sequence[str], whose: str) -> None:
     """Raise `DataError` unless the names of columns are those `whose` are expected, in their order."""
+    if len(names) != len(expected):
+        missing, more = sorted(set(expected) - set(names)), sorted(set(names) - set(expected))
+        without = f" without {missing[0]!r}" if missing else f" with {more[0]!r}" if more else ""
+        raise DataError(f"{name}: expected the {len(expected)} columns of {whose}, found {len(names)}{without}")
     for place, (actual, known) in enumerate(zip(names, expected, strict=True)):
         if actual != known:
             raise DataError(

@@ -85,6 +85,8 @@ def input_rows(estimator: BaseEstimator, X: RowsLike, *, reset: bool) -> Rows:
     if not is_lazy(X):
         return as_rows(validate_input(estimator, X, reset=reset)[0])
     rows, frame = as_rows(X), feature_names(X)
+    if not reset and rows.feature_names and (names := getattr(estimator, "feature_names_in_", None)) is not None:
+        require_feature_names(rows.name, rows.feature_names, names, "the fit")
     try:
         if reset or frame is not None:
             _check_feature_names(estimator, frame, reset=reset)  # None removes those of an earlier fit
@@ -93,8 +95,6 @@ def input_rows(estimator: BaseEstimator, X: RowsLike, *, reset: bool) -> Rows:
         raise DataError(f"{rows.name}: {' '.join(str(error).split())}") from error
     if rows.feature_names and reset:
         estimator.feature_names_in_ = np.array(rows.feature_names, object)
-    elif rows.feature_names and (names := getattr(estimator, "feature_names_in_", None)) is not None:
-        require_feature_names(rows.name, rows.feature_names, names, "the fit")
     if reset and not (len(rows) and rows.x.shape[1]):
         what = "rows of 0 features" if len(rows) else "0 rows"
         raise DataError(f"{rows.name}: found {what}; expected at least one")

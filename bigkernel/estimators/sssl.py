@@ -236,7 +236,7 @@ class SSSL(Regressor, LandmarkEstimator):
     ----------
     dual_coef_ : (m,) or (m, c), over the landmarks (over the rows, where exact)
     eigenvalues_ : (s,), of the N×N kernel matrix or its approximation (of the core, for "landmarks"), descending
-    landmarks_, kernel_, statistics_, rank_, intercept_ (zero), diagnostics_, skipped_rows_, n_features_in_
+    landmarks_, kernel_, statistics_, rank_, intercept_, diagnostics_, skipped_rows_, n_features_in_
         As in `KernelRidge`; the statistics have two groups of rows, unlabelled and labelled.
 
     Examples

@@ -99,7 +99,8 @@ class Board:
         if kind == "sweep_started" and (token := str(message["sweep"])) not in job.sweeps:
             sweep = job.sweeps[token] = Progress.begun(message, now)
             self._sweeps[token] = job.id
-            text = f"{sweep.what}: {sweep.plan['rows']:,} rows in {len(sweep.stops):,} segments"
+            plural = "s" * (len(sweep.stops) != 1)
+            text = f"{sweep.what}: {sweep.plan['rows']:,} rows in {len(sweep.stops):,} segment{plural}"
             resumed = whole(message.get("resumed", 0))
             job.note("start", f"{text}, {resumed:,} resumed from the run" if resumed else text, now)
         elif kind == "job_ended":

@@ -71,7 +71,7 @@ def _width(
     if isinstance(other, str):
         return other
     _check_number(kernel, name, other, np.size(other))
-    return convert(other)
+    return convert(np.asarray(other, np.float64) if np.ndim(other) else other)
 
 
 @dataclass(init=False)
@@ -376,7 +376,9 @@ def _check_number(kernel: str, name: str, value: object, n_features: int | None 
             raise ConfigError(f"{kernel} kernel: expected {name} to be a number, 'scale' or 'auto', found {value!r}")
         return
     widths = np.asarray(value)
-    if widths.dtype.kind not in "iuf" or not ((widths > 1e-160) & (widths < 1e160)).all():
+    wide = widths.astype(np.float64) if widths.dtype.kind in "iuf" else np.zeros(1)
+    if not ((wide > 1e-160) & (wide < 1e160)).all():
         raise ConfigError(f"{kernel} kernel: expected a finite {name} above 0 (1e-160 to 1e160), found {value!r}")
     if widths.ndim and (n_features is None or widths.shape != (n_features,)):
-        raise ConfigError(f"{kernel} kernel: expected {name} of shape ({n_features},), found {widths.shape}")
+        expected = "one number" if n_features is None else f"shape ({n_features},)"
+        raise ConfigError(f"{kernel} kernel: expected {name} of {expected}, found {widths.shape}")

@@ -187,5 +187,6 @@ def verdict(result: dict[str, Any]) -> str:
     ]
     if result["estimated_over_error"]:
         least, low, median, high, most = (f"{ratio:.2g}" for ratio in result["estimated_over_error"])
-        lines.append(f"estimated to true error: median {median}, 80 % {low} to {high}, all {least} to {most}")
+        lines.append(f"estimated to true error: median {median}, 80 % {low} to {high},")
+        lines.append(f"all {least} to {most}")
     return "\n".join(lines)

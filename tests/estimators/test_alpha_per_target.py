@@ -17,11 +17,11 @@ Y = np.column_stack([np.sin(2 * X[:, 0]), X[:, 1] + 3, rng.normal(size=N)]) + 0.
 WEIGHT = rng.uniform(0.2, 3, N)
 ALPHAS = np.array([1e-3, 10.0, 0.3])
 MODELS = {
-    "exact": KernelRidge(Gaussian(1.2)),
-    "exact with intercept": KernelRidge(Gaussian(1.2), fit_intercept=True),
-    "indefinite": KernelRidge(Sigmoid(0.05, 0.2)),
-    "landmarks": KernelRidge(Gaussian(1.2), landmarks=Z),
-    "landmarks with intercept": KernelRidge(Gaussian(1.2), landmarks=Z, fit_intercept=True),
+    "exact": KernelRidge(Gaussian(1.2), fit_intercept=False),
+    "exact with intercept": KernelRidge(Gaussian(1.2)),
+    "indefinite": KernelRidge(Sigmoid(0.05, 0.2), fit_intercept=False),
+    "landmarks": KernelRidge(Gaussian(1.2), landmarks=Z, fit_intercept=False),
+    "landmarks with intercept": KernelRidge(Gaussian(1.2), landmarks=Z),
     "linear": Ridge(),
     "linear without intercept": Ridge(fit_intercept=False),
 }

@@ -48,7 +48,7 @@ def test_predictions_match_kernel_ridge_of_scikit_learn(name, gamma, landmarks):
 def test_sigmoid_and_matern_resolve_the_same_gamma(gamma):
     actual = as_kernel("sigmoid", gamma=gamma).resolve(X).gamma
     assert actual == pytest.approx(expected_gamma("sigmoid", gamma, X), rel=1e-12)
-    length = as_kernel("matern", gamma=gamma).resolve(X).length_scale
+    length = as_kernel("matern", gamma=gamma).resolve(X).sigma
     assert 1 / (2 * length**2) == pytest.approx(expected_gamma("matern", gamma, X), rel=1e-12)
 
 

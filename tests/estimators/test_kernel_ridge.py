@@ -235,7 +235,7 @@ REFUSED = {
     "one sigma 0 of four": (ConfigError, "sigma above 0", {"kernel": Gaussian(np.array([1.0, 0.0, 1.0, 1.0]))}),
     "one sigma NaN of four": (ConfigError, "sigma above 0", {"kernel": Gaussian(np.array([1.0, np.nan, 1.0, 1.0]))}),
     "sigma too small by far": (ConfigError, "sigma above 0", {"kernel": Gaussian(1e-200)}),
-    "length of Matern 0": (ConfigError, "length_scale above 0", {"kernel": Matern(0.0)}),
+    "sigma of Matern 0": (ConfigError, "sigma above 0", {"kernel": Matern(0.0)}),
     "one sigma too few": (ConfigError, r"shape \(4,\)", {"kernel": Gaussian(np.ones(3))}),
     "unknown landmarks": (ConfigError, "rpcholesky.*orthogonal-fourier.*'corners'", {"landmarks": "corners"}),
     "landmarks of other width": (DataError, r"\(m, 4\)", {"landmarks": np.ones((5, 3))}),

@@ -96,14 +96,13 @@ def test_kernel_ridge_with_random_features_is_ridge_on_them(choice, weight, fit_
 
 def test_sssl_with_random_features_is_ridge_on_the_eigenvectors_of_their_moments():
     y = np.where(np.arange(N) % 3 == 0, Y[:, 0], np.nan)
-    model = SSSL(KERNEL, 6, 0.3, n_landmarks=P, landmarks="fourier", random_state=1).fit(X, y)
+    model = SSSL(KERNEL, 6, 0.3, n_landmarks=P, landmarks="fourier", manifold=0, random_state=1).fit(X, y)
     phi, new = (dense_features(model, A, P) for A in (X, NEW))
     values, vectors = np.linalg.eigh(phi.T @ phi)
     W = vectors[:, ::-1][:, :6] * np.sqrt(values[::-1][:6])
     labelled = ~np.isnan(y)
-    A = phi[labelled] @ W
-    beta = np.linalg.solve(A.T @ A + 0.3 * np.eye(6), A.T @ y[labelled])
-    assert_allclose(model.predict(NEW), new @ W @ beta, atol=1e-8)
+    beta, b = ridge(phi[labelled] @ W, y[labelled], 0.3, fit_intercept=True)
+    assert_allclose(model.predict(NEW), (new @ W @ beta + b)[:, 0], atol=1e-8)
 
 
 def test_the_standard_deviation_matches_linear_regression_on_the_features():
@@ -129,7 +128,11 @@ def test_float32_sums_keep_the_digits_of_a_wide_kernel():
         (Nystroem(KERNEL, 8, landmarks="fourier"), "RandomFourier"),
         (RandomFourier(Laplacian(1.0), orthogonal=True), "laplacian.*orthogonal"),
         (RandomFourier(Linear()), "x − z"),
-        (SSSL(KERNEL, 5, n_landmarks=P, landmarks="fourier", eigenfunctions="landmarks"), "features have no landmarks"),
+        (SSSL(KERNEL, 5, n_landmarks=P, landmarks="fourier"), "no landmarks for an anchor graph; set manifold=0"),
+        (
+            SSSL(KERNEL, 5, n_landmarks=P, landmarks="fourier", manifold=0, eigenfunctions="landmarks"),
+            "no landmarks; set eigenfunctions='all'",
+        ),
         (KernelRidge("linear", n_landmarks=P, landmarks="fourier"), "linear kernel.*x − z"),
         (KernelRidge("laplacian", n_landmarks=P, landmarks="orthogonal-fourier"), "laplacian.*orthogonal"),
     ],

@@ -27,7 +27,7 @@ VARIANTS = [
     bigkernel.KernelLogisticClassifier(n_landmarks=5, random_state=0),
     bigkernel.Projector(2, whiten=True),
     bigkernel.SSSL(n_landmarks=5, random_state=0),
-    bigkernel.SSSLClassifier(),
+    bigkernel.SSSLClassifier(manifold=0),
     bigkernel.XNVClassifier(n_landmarks=5, probability=True, random_state=0),
     bigkernel.DICA(supervised=False, allow_single_domain=True, random_state=0),
     bigkernel.LinearRegression(),

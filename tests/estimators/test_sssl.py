@@ -6,8 +6,11 @@ import reference
 import reference_adaptation
 from numpy.testing import assert_allclose, assert_array_equal
 from rounding import catch_warnings_of
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.metrics import r2_score
 
-from bigkernel import SSSL, Gaussian, Linear, Sigmoid, SSSLClassifier, load_model, save_model
+from bigkernel import SSSL, Gaussian, KernelRidgeClassifier, Linear, Sigmoid, SSSLClassifier, load_model, save_model
 from bigkernel.errors import ConfigError, RankDeficiencyWarning
 
 rng = np.random.default_rng(20120718)
@@ -22,7 +25,8 @@ PARTLY = np.where(LABELLED[:, None], Y, np.nan)
 LABELS = rng.integers(0, 3, N)
 CODES = np.where(LABELLED, LABELS, -1)
 HOT = (LABELS[:, None] == np.arange(3))[LABELLED] * 1.0
-GIVEN = {"kernel": Gaussian(SIGMA), "alpha": ALPHA, "n_components": S}
+GIVEN = {"kernel": Gaussian(SIGMA), "alpha": ALPHA, "n_components": S, "manifold": 0.0, "fit_intercept": False}
+GRAPH = GIVEN | {"landmarks": Z, "manifold": 1.0}
 
 
 def gaussian(A, B):
@@ -65,24 +69,47 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 @every_form
 def test_regression_matches_the_dense_form(settings, points, oracle):
-    model = SSSL(**GIVEN, **settings).fit(X, PARTLY)
+    model = SSSL(**GIVEN | settings).fit(X, PARTLY)
     expected = gaussian(NEW, points) @ oracle(Y[LABELLED])
     assert_allclose(model.predict(NEW), expected, atol=1e-8)
     assert model.n_components_ == S
+    assert_allclose(model.score(X, PARTLY), r2_score(Y[LABELLED], model.predict(X[LABELLED])))
 
 
 @every_form
 def test_classes_are_one_hot_targets_and_minus_one_is_unlabelled(settings, points, oracle):
-    model = SSSLClassifier(**GIVEN, **settings).fit(X, CODES)
+    model = SSSLClassifier(**GIVEN | settings).fit(X, CODES)
     expected = gaussian(NEW, points) @ oracle(HOT)
     assert_array_equal(model.classes_, [0, 1, 2])
     assert_allclose(model.decision_function(NEW), expected, atol=1e-8)
     assert_array_equal(model.predict(NEW), expected.argmax(axis=1))
+    assert model.score(X, CODES) == np.mean((model.predict(X) == LABELS)[LABELLED])
+
+
+@every_form
+def test_an_intercept_is_free_of_the_penalty(settings, points, oracle):
+    def residuals(y):
+        return y - gaussian(X[LABELLED], points) @ oracle(y)
+
+    # with the hat matrix H of ridge, b minimises (y − b)ᵀ(I − H)(y − b)
+    b = residuals(Y[LABELLED]).sum(axis=0) / residuals(np.ones((LABELLED.sum(), 1))).sum()
+    model = SSSL(**GIVEN | settings | {"fit_intercept": True}).fit(X, PARTLY)
+    assert_allclose(model.intercept_, b, rtol=1e-8)
+    assert_allclose(model.predict(NEW), b + gaussian(NEW, points) @ oracle(Y[LABELLED] - b), atol=1e-8)
+    assert_allclose(clone(model).fit(X, PARTLY + 1000).predict(NEW), model.predict(NEW) + 1000, rtol=1e-10)
+
+
+def test_the_defaults_learn_more_of_digits_than_from_their_labels_alone():
+    rows, digits = (table[:1000] for table in load_digits(return_X_y=True))
+    few = np.arange(1000) < 100
+    both = SSSLClassifier(random_state=0).fit(rows, np.where(few, digits, -1))
+    alone = KernelRidgeClassifier().fit(rows[few], digits[few])
+    assert both.score(rows[~few], digits[~few]) > alone.score(rows[~few], digits[~few]) + 0.05
 
 
 @pytest.mark.parametrize("settings, points, oracle", forms(sigmoid).values(), ids=forms(sigmoid))
 def test_negative_eigenvalues_of_a_sigmoid_are_dropped_with_a_warning(settings, points, oracle):
-    model = SSSL(**{**GIVEN, "kernel": Sigmoid(1.0, -0.5)}, **settings)
+    model = SSSL(**GIVEN | settings | {"kernel": Sigmoid(1.0, -0.5)})
     values = np.linalg.eigvalsh(sigmoid(points, points))
     share = 100 * -values[values < 0].sum() / np.abs(values).sum()
     assert share > 1
@@ -97,7 +124,7 @@ def test_negative_eigenvalues_of_a_sigmoid_are_dropped_with_a_warning(settings, 
 
 @pytest.mark.parametrize("settings", [{}, {"landmarks": X[:30]}], ids=["exact", "all"])
 def test_eigenvalues_are_the_largest_of_the_kernel_matrix(settings):
-    model = SSSL(**GIVEN, **settings).fit(X, PARTLY)
+    model = SSSL(**GIVEN | settings).fit(X, PARTLY)
     T = reference.whitening(gaussian(X[:30], X[:30]))
     Phi = gaussian(X, X[:30]) @ T
     matrix = Phi @ Phi.T if settings else gaussian(X, X)
@@ -111,7 +138,7 @@ def test_eigenvalues_are_the_largest_of_the_kernel_matrix(settings):
 def test_without_a_penalty_the_weights_of_the_eigenfunctions_have_least_norm(n_labels, s, settings, points, oracle):
     labelled = np.arange(N) < n_labels  # sometimes fewer labels than eigenfunctions
     target = np.where(labelled[:, None], Y, np.nan)
-    model = SSSL(Linear(), n_components=s, alpha=0, **settings).fit(X, target)
+    model = SSSL(**GIVEN | settings | {"kernel": Linear(), "n_components": s, "alpha": 0}).fit(X, target)
     assert model.n_components_ == min(s, D)
     coefficients = oracle(Y[labelled], labelled, s, 0.0)
     assert_allclose(model.predict(NEW), reference.linear(NEW, points) @ coefficients, atol=1e-8)
@@ -136,7 +163,7 @@ def test_gcv_minimises_the_dense_criterion(form):
     unit[LABELLED] = np.eye(n)
 
     def fitted(alpha, targets):
-        return SSSL(**{**GIVEN, "alpha": alpha}, **settings).fit(X, targets, sample_weight=weight)
+        return SSSL(**GIVEN | settings | {"alpha": alpha}).fit(X, targets, sample_weight=weight)
 
     models = [fitted(1.0, targets) for targets in (PARTLY, unit)]
 
@@ -205,27 +232,27 @@ def test_a_graph_of_float32_rows_is_accurate_or_warns():
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"n_landmarks": None}, "set n_landmarks"),
         ({"n_landmarks": 9, "eigenfunctions": "landmarks"}, "eigenfunctions='all'"),
         ({"n_landmarks": 9, "landmarks": "fourier"}, "random features have no landmarks"),
     ],
 )
-def test_a_graph_without_landmarks_is_refused(settings, message):
+def test_a_graph_needs_landmarks_and_has_some_unless_their_number_is_given(settings, message):
     with pytest.raises(ConfigError, match=message):
         SSSL(manifold=1.0, **settings).fit(X, PARTLY)
-    model = SSSL(**GIVEN, landmarks=Z, manifold=1.0).fit(X, PARTLY)
+    model = SSSL(**GRAPH).fit(X, PARTLY)
     with pytest.raises(ConfigError, match="graph joins all landmarks"):
         model.with_landmarks(9)
+    assert len(SSSL().fit(X, PARTLY).landmarks_) == N // 2
 
 
 def test_another_number_of_neighbours_is_refused():
-    model = SSSL(**GIVEN, landmarks=Z, manifold=1.0, n_neighbors=3).partial_fit(X[:50], PARTLY[:50])
+    model = SSSL(**GRAPH, n_neighbors=3).partial_fit(X[:50], PARTLY[:50])
     model.set_params(n_neighbors=4)
     for again in (model.refit, lambda: model.partial_fit(X[50:], PARTLY[50:])):
         with pytest.raises(ConfigError, match=r"n_neighbors=4: expected 3.*set n_neighbors=3"):
             again()
     model.set_params(n_neighbors=3).partial_fit(X[50:], PARTLY[50:])
-    whole = SSSL(**GIVEN, landmarks=Z, manifold=1.0, n_neighbors=3).fit(X, PARTLY)
+    whole = SSSL(**GRAPH, n_neighbors=3).fit(X, PARTLY)
     assert_allclose(model.predict(X), whole.predict(X), rtol=1e-7)
     with pytest.raises(ConfigError, match="n_neighbors=4"):
         model.set_params(n_neighbors=4).partial_fit(X, PARTLY)
@@ -233,16 +260,16 @@ def test_another_number_of_neighbours_is_refused():
 
 
 def test_a_saved_model_keeps_its_number_of_neighbours(tmp_path):
-    save_model(SSSL(**GIVEN, landmarks=Z, manifold=1.0).fit(X[:50], PARTLY[:50]), tmp_path / "graph.model")
+    save_model(SSSL(**GRAPH).fit(X[:50], PARTLY[:50]), tmp_path / "graph.model")
     model = load_model(tmp_path / "graph.model")
     with pytest.raises(ConfigError, match=r"n_neighbors=4: expected 3"):
         model.set_params(n_neighbors=4).partial_fit(X[50:], PARTLY[50:])
     model.set_params(n_neighbors=3).partial_fit(X[50:], PARTLY[50:])
-    assert_allclose(model.predict(X), SSSL(**GIVEN, landmarks=Z, manifold=1.0).fit(X, PARTLY).predict(X), rtol=1e-7)
+    assert_allclose(model.predict(X), SSSL(**GRAPH).fit(X, PARTLY).predict(X), rtol=1e-7)
 
 
 def test_a_partial_fit_without_a_graph_drops_the_graph():
-    model = SSSL(**GIVEN, landmarks=Z, manifold=1.0).partial_fit(X[:50], PARTLY[:50])
+    model = SSSL(**GRAPH).partial_fit(X[:50], PARTLY[:50])
     model.set_params(manifold=0.0).partial_fit(X[50:], PARTLY[50:])
     plain = SSSL(**GIVEN, landmarks=Z).fit(X, PARTLY)
     assert_allclose(model.predict(X), plain.predict(X), rtol=1e-9)

@@ -35,7 +35,8 @@ FITS = {
     "classifier": (bigkernel.KernelRidgeClassifier("laplacian", **SAMPLED), (LABELS,)),
     "logistic": (bigkernel.KernelLogisticClassifier(bigkernel.Gaussian(1.4), **SAMPLED), (LABELS,)),
     "sssl": (bigkernel.SSSL(n_components=5, **SAMPLED), (Y,)),
-    "sssl exact": (bigkernel.SSSLClassifier(n_components=5), (PARTLY,)),
+    "sssl exact": (bigkernel.SSSLClassifier(n_components=5, manifold=0), (PARTLY,)),
+    "sssl of a graph": (bigkernel.SSSLClassifier(n_components=5), (PARTLY,)),
     "xnv": (bigkernel.XNV(n_landmarks=8, random_state=0), (Y,)),
     "xnv of given landmarks": (bigkernel.XNVClassifier(**GIVEN), (PARTLY,)),
     "dica": (bigkernel.DICA(**SAMPLED), (LABELS, DOMAINS)),
@@ -56,6 +57,7 @@ FITS = {
     "projector": (bigkernel.Projector(2), ()),
     "side by side": (bigkernel.RowUnion([("z", bigkernel.Standardizer()), ("norm", bigkernel.UnitNormalizer())]), ()),
     "patches": (bigkernel.ConvolutionalNystroem(patch_size=2, n_landmarks=3, random_state=0), ()),
+    "labelled rows": (bigkernel.LabelledRowsClassifier(bigkernel.KernelRidgeClassifier()), (PARTLY,)),
     "search": (SEARCH, (Y,)),
 }
 every_fit = pytest.mark.parametrize("model, given", FITS.values(), ids=FITS)

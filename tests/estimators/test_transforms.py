@@ -288,6 +288,7 @@ def test_a_product_gives_a_row_the_same_bits_in_any_chunk(rng, d, r, dtype):
     assert error.max() < 100 * np.finfo(dtype).eps
 
 
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.ColumnScaleWarning")  # of the plain columns beside z
 def test_unions_can_be_searched_and_refuse_invalid_transforms():
     model = make_pipeline(side_by_side(z=0.5), KernelRidge(n_landmarks=20, random_state=0))
     weights = [{"z": 0.5}, {"z": 0.1}]

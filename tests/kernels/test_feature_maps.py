@@ -38,7 +38,7 @@ FAMILIES = {
         *(Matern(2.0, nu=0.5), Gaussian(0.7), Matern(0.5, nu=1.5)),
         *(Matern(3.0, nu=2.5), Gaussian(4.0)),
     ],
-    "laplacians": [Laplacian(0.1), Laplacian(5.0), Laplacian(0.01)],
+    "laplacians": [Laplacian(10.0), Laplacian(0.2), Laplacian(100.0)],
     "inner products": [Polynomial(3, 0.2, 1.0), Linear(), Sigmoid(0.1, -0.3), Polynomial(1, 2.0, 0.0)],
     "lengths": [Gaussian(LENGTHS)],
     "matérn of lengths": [Matern(LENGTHS, nu=1.5)],
@@ -142,7 +142,7 @@ def test_a_family_travels_as_plain_data(kernels):
 
 def test_families_are_gathered_by_their_argument():
     kernels = [Gaussian(1.0), Linear(), Laplacian(1.0), Gaussian(LENGTHS), Matern(1.0), Sigmoid(1.0)]
-    kernels += [Gaussian(LENGTHS), Laplacian(2.0), Polynomial(2, 1.0)]
+    kernels += [Gaussian(LENGTHS), Laplacian(gamma=2.0), Polynomial(2, 1.0)]
     assert sorted(map(sorted, group_by_argument(kernels))) == [[0, 4], [1, 5, 8], [2, 7], [3], [6]]
     assert [argument(kernels[i]) for i in (0, 1, 2, 3)] == ["euclidean", "inner", "manhattan", None]
     assert group_by_argument([]) == []
@@ -212,12 +212,12 @@ KERNELS = [
     Gaussian(np.linspace(1, 3, D)),
     Matern(2.0, 0.5),
     Matern(2.0, 2.5),
-    Laplacian(0.2),
+    Laplacian(gamma=0.2),
     Linear(),
     Polynomial(3, 0.1, 1.0),
     Sigmoid(0.05, 0.1),
     Gaussian(2.0) + 0.5 * Linear() * Matern(2.0, 0.5),
-    OnColumns(Laplacian(0.2), [0, 3]) * OnColumns(Linear() + Gaussian(1.0), [1, 2, 4]),
+    OnColumns(Laplacian(gamma=0.2), [0, 3]) * OnColumns(Linear() + Gaussian(1.0), [1, 2, 4]),
     Pairwise("cosine"),
 ]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
@@ -285,7 +285,7 @@ def test_landmarks_that_float32_cannot_resolve_are_refused_before_anything_trave
 
 
 @pytest.mark.parametrize(
-    "kernel", [Gaussian(np.full(50, 9.0)), Matern(9.0, 0.5), Laplacian(0.01)], ids=lambda k: k.name
+    "kernel", [Gaussian(np.full(50, 9.0)), Matern(9.0, 0.5), Laplacian(100.0)], ids=lambda k: k.name
 )
 def test_preparing_landmarks_takes_little_more_memory_than_their_result(kernel):
     landmarks = chance.normal(size=(20_000, 50))

@@ -16,7 +16,7 @@ from bigkernel.streaming.chunk import Chunk
 
 CASES = {
     "gaussian": (Gaussian(1.3), lambda X, Z: reference.gaussian(X, Z, 1.3)),
-    "laplacian": (Laplacian(0.4), lambda X, Z: reference.laplacian(X, Z, 0.4)),
+    "laplacian": (Laplacian(2.5), lambda X, Z: reference.laplacian(X, Z, 2.5)),
     "matern 1/2": (Matern(1.7, 0.5), lambda X, Z: reference.matern(X, Z, 1.7, 0.5)),
     "matern 3/2": (Matern(1.7, 1.5), lambda X, Z: reference.matern(X, Z, 1.7, 1.5)),
     "matern 5/2": (Matern(1.7, 2.5), lambda X, Z: reference.matern(X, Z, 1.7, 2.5)),
@@ -185,10 +185,10 @@ def test_the_scaled_bandwidth_is_that_of_scikit_learn(rng):
     X = rng.normal(size=(40, 6)) * rng.uniform(0.1, 5, 6) + 3
     gamma = 1 / (6 * X.var())
     assert Gaussian().resolve(X).sigma == pytest.approx((2 * gamma) ** -0.5, rel=1e-12)
-    assert Matern().resolve(X).length_scale == pytest.approx((2 * gamma) ** -0.5, rel=1e-12)
+    assert Matern().resolve(X).sigma == pytest.approx((2 * gamma) ** -0.5, rel=1e-12)
     assert Polynomial().resolve(X).gamma == pytest.approx(gamma, rel=1e-12)
     assert Sigmoid().resolve(X).gamma == pytest.approx(gamma, rel=1e-12)
-    assert Laplacian().resolve(X).gamma == pytest.approx(1 / (6 * X.std()), rel=1e-12)
+    assert Laplacian().resolve(X).sigma == pytest.approx(6 * X.std(), rel=1e-12)
     assert_allclose(Gaussian()(X), pairwise.rbf_kernel(X, gamma=gamma), rtol=1e-10)
 
 
@@ -237,7 +237,7 @@ def test_a_kernel_object_is_taken_as_it_is_and_anything_else_refused():
 
 
 WRONG = [
-    *((kind, {name: value}) for kind, name in [(Gaussian, "sigma"), (Matern, "length_scale"), (Laplacian, "gamma")]
+    *((kind, {name: value}) for kind, name in [(Gaussian, "sigma"), (Matern, "sigma"), (Laplacian, "sigma")]
       for value in (0, float("nan"), float("inf"), True, "wide", [[1.0, 1.0]], [1.0, 0.0], [1.0] * 3)),
     *((Polynomial, {"degree": value}) for value in (0, 1.5, True, float("nan"), float("inf"), "3")),
     *((Polynomial, {"coef0": value}) for value in (-1, float("inf"))),
@@ -251,6 +251,33 @@ WRONG = [
 def test_a_wrong_parameter_is_refused_by_name(kind, params):
     with pytest.raises(ConfigError, match=rf"{kind.name} kernel: expected .*{next(iter(params))}"):
         kind(**params)(np.ones((3, 2)))
+
+
+def test_a_width_by_its_other_name_is_that_sigma():
+    assert Gaussian(gamma=0.3) == Gaussian(0.6**-0.5)
+    assert Laplacian(gamma=0.4) == Laplacian(2.5)
+    assert Matern(length_scale=1.7, nu=0.5) == Matern(1.7, 0.5)
+    for word in ("scale", "auto"):
+        named = [Gaussian(gamma=word), Laplacian(gamma=word), Matern(length_scale=word)]
+        assert named == [Gaussian(word), Laplacian(word), Matern(word)]
+
+
+@pytest.mark.parametrize("make", [list, np.array])
+def test_every_feature_can_have_a_gamma_of_its_own(make, rng):
+    X = rng.normal(size=(9, 2))
+    assert_array_equal(Gaussian(gamma=make([0.5, 2.0]))(X), Gaussian([1.0, 0.5])(X))
+    assert_array_equal(Matern(length_scale=make([1.0, 0.5]))(X), Matern([1.0, 0.5])(X))
+    with pytest.raises(ConfigError, match=r"laplacian kernel: expected (gamma|sigma)"):
+        Laplacian(gamma=make([1.0, 1.0]))(X)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Gaussian, "gamma"), (Laplacian, "gamma"), (Matern, "length_scale")])
+def test_two_widths_or_an_invalid_one_are_refused_at_once(kind, name):
+    with pytest.raises(ConfigError, match=rf"expected sigma or {name}, found both"):
+        kind(1.0, **{name: 1.0})
+    for value in (0, -1.0, float("nan"), float("inf"), True):
+        with pytest.raises(ConfigError, match=rf"{kind.name} kernel: expected a finite {name} above 0"):
+            kind(**{name: value})
 
 
 @every_kernel

@@ -17,7 +17,7 @@ from bigkernel.kernels.positive_definite import negative_mass, negative_note
 EPS = float(np.finfo(np.float64).eps)
 KERNELS = {
     "gaussian": Gaussian(1.4),
-    "laplacian": Laplacian(0.3),
+    "laplacian": Laplacian(gamma=0.3),
     "matern 1/2": Matern(2.0, nu=0.5),
     "matern 3/2": Matern(2.0, nu=1.5),
     "matern 5/2": Matern(2.0, nu=2.5),

@@ -22,7 +22,7 @@ LENGTHS = np.array([0.8, 1.0, 1.5, 2.0, 3.0])
 KERNELS = {
     "gaussian": Gaussian(1.7),
     "a length a feature": Gaussian(LENGTHS),
-    "laplacian": Laplacian(0.2),
+    "laplacian": Laplacian(gamma=0.2),
     "matern 1/2": Matern(2.0, nu=0.5),
     "matern 3/2": Matern(2.0, nu=1.5),
     "matern 5/2": Matern(LENGTHS, nu=2.5),

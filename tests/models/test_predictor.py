@@ -27,10 +27,10 @@ WIDE = bk.Gaussian(1.0)
 KERNELS = [
     bk.Gaussian(np.linspace(1, 3, D)),
     bk.Matern(2.0, 0.5),
-    bk.Laplacian(0.2),
+    bk.Laplacian(gamma=0.2),
     bk.Polynomial(3, 0.1, 1.0),
     bk.Gaussian(2.0) + 0.5 * bk.Linear() * bk.Matern(2.0, 2.5),
-    bk.OnColumns(bk.Laplacian(0.2), [0, 3]) * bk.OnColumns(bk.Linear() + WIDE, [1, 2, 4]),
+    bk.OnColumns(bk.Laplacian(gamma=0.2), [0, 3]) * bk.OnColumns(bk.Linear() + WIDE, [1, 2, 4]),
     bk.Pairwise("cosine"),
 ]
 MODELS = {

@@ -43,7 +43,8 @@ def test_shared_eigenfunctions_predict_as_a_fit_to_all_rows(digits):
     for manifold, count, per_class in ((10.0, 20, 3), (0.0, 30, 4)):
         ids = digits.sample(per_class, 300, np.random.RandomState(per_class))
         setting = {"manifold": manifold, "n_components": count, "alpha": 0.004}
-        model = SSSLClassifier(Gaussian(digits.sigma), n_landmarks=60, random_state=0, **setting)
+        uniform = {"n_landmarks": 60, "landmarks": "uniform", "random_state": 0}
+        model = SSSLClassifier(Gaussian(digits.sigma), **uniform, **setting)
         model.fit(digits.X[:300], labels_at(digits, ids))
         shared = Eigenfunctions("shared", values, (setting,), setting)
         np.testing.assert_array_equal(shared.predict(ids, digits.y[ids], test, setting), model.predict(digits.X[test]))

@@ -9,9 +9,11 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel import (
@@ -44,7 +46,7 @@ def test_parameters_are_kept_as_given_and_cloned():
     params = search.get_params(deep=False)
     assert params == {
         "estimator": MODEL, "param_grid": GRID, "cv": 3, "scoring": "r2", "refit": False, "one_standard_error": True,
-        "random_state": 4,
+        "random_state": 4, "verbose": 0,
     }  # fmt: skip
     assert search.get_params()["estimator__kernel__sigma"] == 1.2
     again = clone(search.fit(X, y))
@@ -143,6 +145,31 @@ def test_every_sweep_is_announced_and_none_else_runs():
     assert kinds.index(Note) < kinds.index(SweepStarted)
 
 
+@pytest.mark.parametrize("model", [KernelRidge(landmarks=Z), SSSLClassifier(landmarks=Z, n_components=5)])
+def test_the_width_of_a_kernel_given_by_name_can_be_searched(model):
+    search, explicit = (
+        SweepSearchCV(clone(model).set_params(kernel=kernel), GRID, cv=3).fit(X, LABELS)
+        for kernel in ("rbf", Gaussian())
+    )
+    assert_array_equal(search.cv_results_["mean_test_score"], explicit.cv_results_["mean_test_score"])
+    assert search.best_estimator_.kernel_.sigma == search.best_params_["kernel__sigma"]
+
+
+def test_columns_chosen_by_functions_are_scaled_in_one_sweep():
+    frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(kind=np.resize(["x", "y", "z"], N))
+    grid = {f"kernelridge__{name}": values for name, values in GRID.items()}
+
+    def searched(numbers, kinds):
+        columns = ColumnTransformer([("numbers", StandardScaler(), numbers), ("kinds", OneHotEncoder(), kinds)])
+        model = make_pipeline(columns, KernelRidge("rbf", n_landmarks=8, random_state=0))
+        search = SweepSearchCV(model, grid, cv=3).fit(frame, y)
+        return search.plan_.count, search.cv_results_["mean_test_score"].tolist()
+
+    chosen = searched(make_column_selector(dtype_include="number"), lambda rows: ["kind"])
+    assert chosen == searched(["a", "b", "c"], ["kind"])
+    assert chosen[0] == 1
+
+
 def test_the_plan_counts_flops_and_memory():
     one = SweepSearchCV(MODEL, {"alpha": [1.0]}, cv=3).plan(X, y)
     many = SweepSearchCV(MODEL, {"alpha": np.geomspace(1e-3, 1, 50)}, cv=3).plan(X, y)
@@ -183,6 +210,7 @@ def test_of_equal_scores_the_largest_penalty_is_chosen():
         ({"alpha": [1e-3, 1e-2, 1e-1]}, 1, ""),
         ({"alpha": [0.0, 1e-2, 1e-1]}, 0, ""),  # 0 is the smallest alpha
         ({"n_components": [1, 2, 3]}, 0, ""),
+        ({"alpha": [1, 10, 100]}, 0, "alpha: the best value 1 is the smallest of 3; .* such as 0.1$"),
         ({"alpha": [1e-3, 1e-2]}, 0, ""),
         ({"n_landmarks": [10, 20, 30]}, 2, ""),
         ({"kernel": [Gaussian(1.0), Laplacian(1.0), Gaussian(2.0)]}, 2, ""),

@@ -25,7 +25,7 @@ LABELS = np.digitize(X[:, 0] + 0.4 * rng.normal(size=N), [-0.5, 0.4])
 CODES = np.where(LABELLED, LABELS, -1)
 WEIGHT = rng.uniform(0.2, 2, N)
 SCORE = {"scoring": "neg_mean_squared_error"}
-FORMS = {"all": {"landmarks": Z, "eigenfunctions": "all"}, "landmarks": {"landmarks": Z, "eigenfunctions": "landmarks"}}
+FORMS = {form: {"landmarks": Z, "eigenfunctions": form, "manifold": 0.0} for form in ("all", "landmarks")}
 every_form = pytest.mark.parametrize("settings", FORMS.values(), ids=FORMS)
 OF_NUMBERS = {
     "all": (SSSL(**FORMS["all"]), {"n_components": [1, 5, 13, 60]}),
@@ -82,6 +82,20 @@ def test_classes_are_judged_by_refits_with_hidden_labels(name):
         assert score("accuracy") == accuracy_score(LABELS[test], result)
     expected = clone(model).set_params(**search.best_params_).fit(X, CODES)
     assert_array_equal(search.predict(NEW), expected.predict(NEW))
+    assert_allclose(search.decision_function(NEW), expected.decision_function(NEW), atol=1e-8)
+
+
+def test_graphs_of_all_weights_share_a_sweep():
+    model, events = SSSLClassifier(Gaussian(1.2), landmarks=Z, n_components=10), []
+    grid = {"manifold": [0.0, 1.0, 10.0], "alpha": [0.01, 0.3]}
+    with observe(events.append):
+        search = SweepSearchCV(model, grid, cv=KFold(3), **SCORE).fit(X, CODES)
+    assert len([event for event in events if isinstance(event, SweepStarted)]) == search.plan_.count == 1
+    assert search.plan_.sweeps[0].startswith("1 kernel, 6 candidates, 3 folds: moments")
+    for params, _, test, score in cells(search, of_ids(KFold(3))):
+        values = clone(model).set_params(**params).fit(X, without(CODES, test)).decision_function(X[test])
+        assert_allclose(score(), -np.mean((values - np.eye(3)[LABELS[test]]) ** 2), rtol=1e-7)
+    expected = clone(model).set_params(**search.best_params_).fit(X, CODES)
     assert_allclose(search.decision_function(NEW), expected.decision_function(NEW), atol=1e-8)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bigkernel.solvers.eigenfunctions import sssl_all
+from bigkernel.solvers.eigenfunctions import eigenfunctions_of_rows, solve_labelled
 from bigkernel.solvers.ridge import factorize
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments
@@ -17,13 +17,13 @@ FEW = np.arange(N) < 300
 
 
 def moments(rows):
-    phi, y = PHI[rows], Y[rows]
-    return Moments(len(phi), len(phi), phi.T @ phi, phi.T @ y, phi.sum(axis=0), y.sum(axis=0), (y**2).sum(axis=0))
+    return Moments.of_rows(PHI, Y, rows * 1.0)
 
 
 @pytest.mark.parametrize("alpha", [1e-10, 1e-8, 1e-3])
 def test_weak_eigenfunctions_are_fitted_as_by_a_decomposition_that_does_not_square(alpha):
-    coef, values = sssl_all(moments(np.ones(N, bool)), moments(FEW), Whitening(R, R), R, alpha)
+    coordinates, values = eigenfunctions_of_rows(moments(np.ones(N, bool)), Whitening(R, R), R)
+    coef, _, _ = solve_labelled(coordinates, moments(FEW), alpha)
     _, root, W = np.linalg.svd(PHI, full_matrices=False)
     features = PHI @ (W.T * root)
     tall = np.vstack([features[FEW], np.sqrt(alpha) * np.eye(R)])

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from bigkernel.solvers.eigenfunctions import eigenfunctions_of_core, eigenfunctions_of_rows
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
     SolveSettings,
     candidates,
     squared_errors,
-    sssl_coordinates,
     total_spread,
 )
 from bigkernel.solvers.ridge import RoundingEstimate
@@ -141,7 +141,8 @@ def test_candidates_of_eigenfunctions_are_sssl(form, s):
     labelled = np.arange(N) % 3 == 0
     everything, few = moments_of(B, np.where(labelled[:, None], Y, 0)), moments_of(B[labelled], Y[labelled])
     # ordered: one basis of the most components serves the smaller ones
-    coordinates = sssl_coordinates(everything, CORE, whiten(CORE) if form == "all" else None, 12)
+    of_rows = eigenfunctions_of_rows(everything, whiten(CORE), 12)
+    coordinates, _ = of_rows if form == "all" else eigenfunctions_of_core(CORE, 12)
     weights, intercepts, _ = candidates(coordinates.reduce(few), [SolveSettings(0.3, n_components=s)])
     assert_array_equal(intercepts, 0)
     oracle = reference.sssl_all(B, CORE, labelled, Y[labelled], s, 0.3) if form == "all" else reference.sssl_landmarks(

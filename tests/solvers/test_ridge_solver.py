@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.kernel_ridge import KernelRidge
 
 from bigkernel.errors import ConfigError, RankDeficiencyWarning
-from bigkernel.solvers.eigenfunctions import sssl_all, sssl_core
+from bigkernel.solvers.eigenfunctions import eigenfunctions_of_core, eigenfunctions_of_rows, solve_labelled
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.qr_ridge import RowSystem
 from bigkernel.solvers.ridge import RidgeSystem, nystrom_ridge, ridge
@@ -176,7 +176,7 @@ def test_an_invalid_penalty_is_refused(alpha):
         lambda: exact_krr(CORE, np.ones((M, 1)), alpha, fit_intercept=True),
         lambda: exact_krr(CORE, np.ones((M, 1)), alpha, indefinite="sigmoid"),
         lambda: quietly(exact_krr, -CORE, np.ones((M, 1)), alpha, indefinite="sigmoid"),
-        lambda: sssl_core(CORE, CORE, np.ones((M, 1)), 3, alpha),
+        lambda: solve_labelled(eigenfunctions_of_core(CORE, 3)[0], moments_of(B, Y), alpha),
     ):
         with pytest.raises(ConfigError, match="alpha: expected a finite number of at least 0"):
             solve()
@@ -320,11 +320,17 @@ LABELLED = np.random.default_rng(8).permutation(N) < 20
 K = reference.gaussian(X, X, SIGMA)
 
 
+def sssl(eigenfunctions, labelled, alpha):
+    """The coefficients of ridge on eigenfunctions, and the eigenvalues of these."""
+    return solve_labelled(eigenfunctions[0], labelled, alpha)[0], eigenfunctions[1]
+
+
 def assert_sssl(B, core, s, alpha, *, new, near=1e-6):
     """Compare both forms with the dense ones at the rows of block `new`; return their eigenvalues."""
     Bl, Yl = B[LABELLED], Y[LABELLED]
-    of_landmarks, values = sssl_core(core, Bl.T @ Bl, Bl.T @ Yl, s, alpha)
-    of_all, all_values = sssl_all(moments_of(B, Y), moments_of(Bl, Yl), quietly(whiten, core), s, alpha)
+    of_landmarks, values = sssl(eigenfunctions_of_core(core, s), moments_of(Bl, Yl), alpha)
+    of_rows = eigenfunctions_of_rows(moments_of(B, Y), quietly(whiten, core), s)
+    of_all, all_values = sssl(of_rows, moments_of(Bl, Yl), alpha)
     expected = reference.sssl_landmarks(core, Bl.T, Yl, s, alpha)
     assert_allclose(new @ of_landmarks, new @ expected, rtol=near, atol=near / 100)
     expected = reference.sssl_all(B, core, LABELLED, Yl, s, alpha)
@@ -343,8 +349,8 @@ def test_sssl_of_the_landmarks_or_of_all_rows_is_the_dense_one(s):
 def test_the_three_forms_of_sssl_agree_when_all_rows_are_landmarks(s):
     alpha, Kl, Yl = 0.4, K[LABELLED], Y[LABELLED]
     expected = K @ reference.sssl_exact(K, LABELLED, Yl, s, alpha)
-    of_landmarks, _ = sssl_core(K, Kl.T @ Kl, Kl.T @ Yl, s, alpha)
-    of_all, _ = sssl_all(moments_of(K, Y), moments_of(Kl, Yl), quietly(whiten, K), s, alpha)
+    of_landmarks, _ = sssl(eigenfunctions_of_core(K, s), moments_of(Kl, Yl), alpha)
+    of_all, _ = sssl(eigenfunctions_of_rows(moments_of(K, Y), quietly(whiten, K), s), moments_of(Kl, Yl), alpha)
     assert_allclose(K @ of_landmarks, expected, rtol=1e-6, atol=1e-8)
     assert_allclose(K @ of_all, expected, rtol=1e-6, atol=1e-8)
 

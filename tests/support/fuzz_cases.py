@@ -215,7 +215,7 @@ def kernel(case):
         width = float(np.float64(case.width) * _size(case))
         made = {
             "rbf": lambda: bigkernel.Gaussian(width),
-            "laplacian": lambda: bigkernel.Laplacian(float(1 / np.float64(width))),
+            "laplacian": lambda: bigkernel.Laplacian(width),
             "matern": lambda: bigkernel.Matern(width, 1.5),
             "sum": lambda: bigkernel.Gaussian(width) + 0.5 * bigkernel.Matern(width, 0.5),
             "product": lambda: bigkernel.Gaussian(width) * bigkernel.Gaussian(2 * width),
@@ -260,8 +260,12 @@ ESTIMATORS = {
     ),
     "Ridge": lambda case: bigkernel.Ridge(case.alpha, fit_intercept=case.intercept),
     "LinearRegression": lambda case: bigkernel.LinearRegression(fit_intercept=case.intercept),
-    "SSSL": lambda case: bigkernel.SSSL(alpha=case.alpha, n_components=3, **_common(case)),
-    "SSSLClassifier": lambda case: bigkernel.SSSLClassifier(alpha=case.alpha, n_components=3, **_common(case)),
+    "SSSL": lambda case: bigkernel.SSSL(
+        alpha=case.alpha, n_components=3, fit_intercept=case.intercept, manifold=case.seed % 2, **_common(case)
+    ),
+    "SSSLClassifier": lambda case: bigkernel.SSSLClassifier(
+        alpha=case.alpha, n_components=3, manifold=0 if case.intercept else 3, **_common(case)
+    ),
     "XNV": lambda case: bigkernel.XNV(alpha=case.alpha, fit_intercept=case.intercept, **_common(case)),
     "XNVClassifier": lambda case: bigkernel.XNVClassifier(alpha=case.alpha, **_common(case)),
     "ARTLClassifier": lambda case: bigkernel.ARTLClassifier(alpha=case.alpha, n_rounds=2, **_common(case)),

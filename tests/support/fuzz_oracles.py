@@ -14,11 +14,15 @@ from scipy.linalg import LinAlgWarning
 from sklearn.exceptions import DataConversionWarning
 
 import bigkernel
-from bigkernel.errors import AccuracyWarning, BigKernelError, CollapsedLabelsWarning, RankDeficiencyWarning
+from bigkernel import errors
+from bigkernel.errors import AccuracyWarning, BigKernelError
 
 ENOUGH = 1e-3  # relative accuracy that models promise unless they warn
 INACCURATE = (AccuracyWarning, LinAlgWarning)
-EXPECTED_WARNINGS = (RankDeficiencyWarning, CollapsedLabelsWarning, *INACCURATE)
+EXPECTED_WARNINGS = (
+    *(errors.RankDeficiencyWarning, errors.CollapsedLabelsWarning, errors.ColumnScaleWarning),
+    *(errors.MissingLabelWarning, *INACCURATE),
+)
 _SKLEARN = str(Path(sklearn.__file__).parent)
 _PACKAGE = str(Path(bigkernel.__file__).parent)
 # words in messages of array libraries that do not help a user
@@ -78,14 +82,12 @@ def kernel_values(kernel, X, Z):
         return kernel_values(kernel.kernel, X[:, kernel.columns], Z[:, kernel.columns])
     unit = 1.0
     if kernel.name in ("gaussian", "matern", "laplacian"):
-        width = 1 / kernel.gamma if kernel.name == "laplacian" else getattr(kernel, "sigma", None)
-        width = kernel.length_scale if width is None else width
-        unit = float(np.max(width))
+        unit = float(np.max(kernel.sigma))
     with np.errstate(all="ignore"):
         X, Z = X / unit, Z / unit
         values = {
             "gaussian": lambda: reference.gaussian(X, Z, np.asarray(kernel.sigma) / unit),
-            "matern": lambda: reference.matern(X, Z, np.asarray(kernel.length_scale) / unit, kernel.nu),
+            "matern": lambda: reference.matern(X, Z, np.asarray(kernel.sigma) / unit, kernel.nu),
             "laplacian": lambda: reference.laplacian(X, Z, 1.0),
             "linear": lambda: reference.linear(X, Z),
             "polynomial": lambda: reference.polynomial(X, Z, kernel.degree, kernel.gamma, kernel.coef0),

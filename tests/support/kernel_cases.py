@@ -8,7 +8,7 @@ from bigkernel import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
 KERNELS = {
     "gaussian": Gaussian(1.4),
     "gaussian of four lengths": Gaussian(np.array([0.8, 1.0, 1.5, 2.0])),
-    "laplacian": Laplacian(0.3),
+    "laplacian": Laplacian(gamma=0.3),
     "matern 1/2": Matern(2.0, nu=0.5),
     "matern 3/2": Matern(2.0, nu=1.5),
     "matern 5/2": Matern(2.0, nu=2.5),

@@ -37,8 +37,7 @@ def frequencies(kernel, seed, d, count, orthogonal):
     if kernel.name == "matern":
         degrees = round(2 * kernel.nu)
         made *= np.sqrt(degrees / (stats.norm.ppf(uniform[:, :degrees]) ** 2).sum(axis=1))
-    scale = {"gaussian": "sigma", "matern": "length_scale"}.get(kernel.name)
-    return made * kernel.gamma if scale is None else made / np.reshape(getattr(kernel, scale), (-1, 1))
+    return made / np.reshape(kernel.sigma, (-1, 1))
 
 
 def gram_schmidt(columns):

@@ -310,7 +310,7 @@ function map(sweep) {
   if (resumed.size) keys.push(text("span", `${count(resumed.size)} resumed from the run (dot)`));
   keys.push(text("span", merges(sweep), "soft"));
   return [div("line", text("h2", "Rows"), text("span",
-    `${sweep.what}: ${count(sweep.rows)} rows in ${count(n)} segments`, "note")),
+    `${sweep.what}: ${count(sweep.rows)} rows in ${count(n)} segment${n === 1 ? "" : "s"}`, "note")),
     canvas, div("keys", ...keys), label];
 }
 
