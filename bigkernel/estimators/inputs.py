@@ -177,6 +177,8 @@ def read_training(
     if is_lazy(X):
         rows = input_rows(estimator, X, reset=known is None)
         _require_y(estimator, rows, y)
+        if isinstance(estimator, ClassifierMixin) and y is not None and not is_lazy(y):
+            y = _labels_in_memory(estimator, y)
     else:
         X, y = _validated(estimator, X, y, reset=known is None)
         rows = as_rows(X)
@@ -648,7 +650,7 @@ def _factors(class_weight: Mapping[object, object], names: Array) -> Array:
                 f"class_weight: expected finite non-negative numbers, found {factor!r} for class {label!r}"
             )
         factors[label] = float(factor)
-    known = [name.item() for name in names]
+    known = names.tolist()
     strange = [label for label in class_weight if label not in known]
     missing = [label for label in known if label not in class_weight]
     if strange and missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.utils._tags import Tags
 from sklearn.utils.validation import _check_sample_weight, check_consistent_length, check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import available, lacking, score_in_memory
 from bigkernel.estimators.inputs import is_lazy, no_label, plain_labels
@@ -63,7 +65,8 @@ class LabelledRowsClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator)
         """
         self.estimator_ = clone(self.estimator)
         if is_lazy(X):
-            self.estimator_.fit(X, y, **({} if sample_weight is None else {"sample_weight": sample_weight}))
+            weighted = {} if sample_weight is None else {"sample_weight": sample_weight}
+            self.estimator_.fit(_with_labels(X, y), **weighted)
             return self
         if y is None:
             raise DataError("LabelledRowsClassifier requires y to be passed, but the target y is None")
@@ -109,13 +112,25 @@ class LabelledRowsClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator)
         """Return the accuracy over the rows that have a label."""
         if is_lazy(X):
             check_is_fitted(self)
-            return float(self.estimator_.score(X, y))
+            return float(self.estimator_.score(_with_labels(X, y), sample_weight=sample_weight))
         return score_in_memory(self, X, y, sample_weight)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags = get_tags(self.estimator).input_tags
         return tags
+
+
+def _with_labels(X: RowsLike, y: ColumnLike) -> RowsLike:
+    """Return lazy rows that carry their labels, as a corpus does, of which classifiers leave out −1."""
+    if y is None:
+        return X
+    labels = plain_labels(y)
+    missing = no_label(labels)
+    classes = np.unique(labels[~missing])
+    if labels.dtype.kind == "U":  # positions among the names
+        labels = np.where(missing, -1, np.searchsorted(classes, labels))
+    return replace(as_rows(X, labels), classes=tuple(classes.tolist()))
 
 
 def _inner(self: LabelledRowsClassifier) -> BaseEstimator:

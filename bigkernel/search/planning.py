@@ -13,6 +13,7 @@ import numpy as np
 from dask.base import tokenize
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags
 from sklearn.utils.validation import has_fit_parameter
 
 from bigkernel.arrays import ColumnLike, RowsLike
@@ -157,12 +158,26 @@ def _through(steps: Pipeline | None, given: Given) -> tuple[RowsLike, tuple[Swee
     """Fit the transforms; return the transformed rows, and the sweeps of the fit."""
     if steps is None:
         return given.X, ()
+    for _, step in steps.steps:
+        if _learns_from_targets(step):
+            raise ConfigError(
+                f"estimator: {type(step).__name__} learns from y, and SweepSearchCV fits transforms once, to all rows, "
+                "so scores of held-out rows would be too high; use scikit-learn's GridSearchCV"
+            )
     events: list[Event] = []
     names = [name for name, step in steps.steps if has_fit_parameter(step, "sample_domain")]
     params = {} if given.sample_domain is None else {f"{name}__sample_domain": given.sample_domain for name in names}
     with observe(events.append):
         inner = steps.fit(given.X, given.y, **params).transform(given.X)
     return inner, tuple(event for event in events if isinstance(event, SweepStarted))
+
+
+def _learns_from_targets(step: object) -> bool:
+    """Return whether a transformer of another package learns from y, as the selection of features by scores does."""
+    if isinstance(step, str | RowsEstimator) or type(step).__name__ == "VarianceThreshold":
+        return False
+    selects = any(kind.__name__ == "SelectorMixin" for kind in type(step).__mro__)
+    return selects or bool(get_tags(step).target_tags.required)
 
 
 def _partitions(cv: object, rows: Rows, targets: Targets, *, classifier: bool, seed: int) -> list[Partition]:

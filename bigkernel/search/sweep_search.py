@@ -14,6 +14,7 @@ from typing import Self, cast
 import numpy as np
 from sklearn import get_config
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, is_classifier
+from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.model_selection import ParameterGrid
 from sklearn.pipeline import Pipeline
 from sklearn.utils import Tags, estimator_html_repr
@@ -22,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import BestAtEdgeWarning, ConfigError
 from bigkernel.estimators.base import available, lacking, set_parameters, shown
+from bigkernel.estimators.inputs import is_lazy
 from bigkernel.events.job import Note, emit, job
 from bigkernel.html import columns, readable, table
 from bigkernel.search.planning import Given, Prepared, SearchPlan, candidates_of, planned, prepare
@@ -42,6 +44,8 @@ class BestModel:
 
     estimator: BaseEstimator
     best_estimator_: BaseEstimator
+    scorer_: str | dict[str, str]
+    refit: bool | str
 
     def predict(self, X: RowsLike) -> Array:
         """Predict by the best model."""
@@ -67,10 +71,15 @@ class BestModel:
         return cast(Array, self.best_estimator_.predict_log_proba(X))
 
     def score(self, X: RowsLike, y: ColumnLike = None) -> float:
-        """Return the score of the best model: accuracy or R²."""
+        """Return the score of the best model by the score that chose it, if scikit-learn has it and X is in memory.
+
+        Otherwise, and for log-loss, the accuracy or R².
+        """
         check_is_fitted(self, "best_estimator_")
-        result: float = self.best_estimator_.score(X, y)
-        return result
+        name = self.scorer_[str(self.refit)] if isinstance(self.scorer_, dict) else self.scorer_
+        by_estimator = is_lazy(X) or name in ("accuracy", "r2", "neg_log_loss") or name not in get_scorer_names()
+        model = self.best_estimator_
+        return float(model.score(X, y) if by_estimator else get_scorer(name)(model, X, y))
 
     def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": html_of_search(self)}

@@ -389,7 +389,7 @@ BAD = {
     "csv NaN": (lambda: write("t.csv", "1,2,0\n3,nan,1\n"), "in x, the first are [1]"),
     "parquet infinity": (lambda: write("t.parquet", table(np.where(X[123, 1] == X, np.inf, X), y=Y)), "[123]"),
     "npz NaN": (lambda: write("m.npz", {"x": np.where(X[7, 1] == X, np.nan, X), "y": Y}), "the first are [7]"),
-    "parquet null": (lambda: write("t.parquet", table(y=pa.array(HOLED))), "row 211, column 'y': missing value"),
+    "parquet null": (lambda: write("t.parquet", table(y=pa.array(HOLED))), "row 211, column 'y': missing label"),
     "parquet rounding": (
         lambda: write("t.parquet", table(id=np.full(300, 2**60 + 1), y=Y)),
         "row 0, column 'id': expected float64, the common dtype of the columns, found 1152921504606846977",
@@ -403,7 +403,7 @@ BAD = {
     "csv empty cell": (lambda: write("t.csv", "a,b,y\n1,,0\n"), "column 'b': Row #2"),
     "csv decimal comma": (lambda: write("t.csv", "1,5;0\n2,5;1\n"), "column 'column 0': Row #1", {"delimiter": ";"}),
     "csv mixed labels": (lambda: write("t.csv", "1,a\n2,7\n"), "row 1: found the label '7' among names"),
-    "csv empty label": (lambda: write("t.csv", "1,a\n2,\n"), "row 1: found the label '' among names"),
+    "csv empty label": (lambda: write("t.csv", "1,a\n2,\n"), "row 1: missing label; write -1"),
     "csv not UTF-8": (lambda: write("t.csv", b"1,a\n2,\xff\n"), "line 2: not UTF-8"),
     "csv NUL": (lambda: write("t.csv", b"1,a\n2,\0\n"), "line 2: found a NUL character"),
     "csv one column": (lambda: write("t.csv", "1\n2\n"), "expected several columns, found one"),

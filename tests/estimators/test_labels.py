@@ -1,5 +1,6 @@
 """Missing labels of every kind, classifiers of the labelled rows, columns of unequal scale, methods that are absent."""
 
+import dask.array as da
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -128,3 +129,14 @@ def test_targets_far_from_zero_are_predicted_by_default(settings):
     model = bk.KernelRidge(**settings).fit(X, TRUTH + 999)
     assert abs(model.intercept_ - 1000) < 0.5
     assert model.score(X, TRUTH + 999) > 0.6
+
+
+@pytest.mark.parametrize("convert", [np.asarray, lambda y: np.where(y < 0, None, y.astype(object))])
+def test_labels_of_dask_rows_are_those_of_arrays(convert):
+    rows, y, weight = da.from_array(X, chunks=(30, 4)), convert(Y), np.arange(1.0, 91)
+    model = bk.LabelledRowsClassifier(bk.KernelRidgeClassifier(**ROWS)).fit(rows, y)
+    assert model.classes_.tolist() == [0, 1, 2]
+    assert model.score(rows, y, weight) == pytest.approx(model.score(X, y, weight))
+    assert_array_equal(
+        bk.SSSLClassifier(**ROWS).fit(rows, y).predict(X), bk.SSSLClassifier(**ROWS).fit(X, Y).predict(X)
+    )

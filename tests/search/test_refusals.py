@@ -10,6 +10,7 @@ import pytest
 import sklearn.linear_model
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.feature_selection import SelectKBest
 from sklearn.metrics import f1_score, get_scorer_names, make_scorer
 from sklearn.model_selection import GroupKFold, KFold, LeaveOneOut, StratifiedKFold
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -222,6 +223,8 @@ BEFORE = [
     (ConfigError, "alpha: expected a finite number of at least 0", {"model": Ridge(), "grid": {"alpha": [np.nan]}}),
     (ConfigError, "exact.*share no sweep.*GridSearchCV", {"model": KernelRidge(), "grid": {"n_landmarks": [5, None]}}),
     (ConfigError, "cv=0: r2 needs held-out rows", {"cv": 0}),
+    (ConfigError, "SelectKBest learns from y",
+     {"model": Pipeline([("s", SelectKBest(k=2)), ("m", CLASSIFIER)]), "grid": {}, "y": LABELS}),
     (ConfigError, "refit: .*r2, neg_max_error", {"scoring": ["r2", "neg_max_error"], "refit": True}),
     (ConfigError, "scoring: 'accuracy' expects a classifier", {"scoring": "accuracy"}),
     (ConfigError, "scoring: 'neg_log_loss' expects a classifier", {"scoring": "neg_log_loss"}),

@@ -53,6 +53,10 @@ _ADVICE = (
     "damaged file again"
 )
 _MISSING = ("", "?", "NA", "N/A", "null", "None")  # labels of rows that are left out as bad
+_UNLABELLED = (
+    "missing label; write -1 among classes, or nan among numbers, for a row without a label, or leave such rows out "
+    "(--on-bad-rows skip)"
+)
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 
@@ -139,7 +143,8 @@ def _block_of(path: str, start: int, batch: Any, columns: Columns, dtype: np.dty
             missing |= column.is_null().to_numpy(zero_copy_only=False)
             if columns.skipped is None:
                 row, name = start + int(np.argmax(missing)), columns.names[place]
-                raise DataError(f"{path}: row {row}, column {name!r}: missing value; skip it (--on-bad-rows skip)")
+                advice = _UNLABELLED if place == columns.target else "missing value; skip it (--on-bad-rows skip)"
+                raise DataError(f"{path}: row {row}, column {name!r}: {advice}")
     x = np.empty((batch.num_rows, d), dtype)
     for j in range(d):
         x[:, j] = values = batch.column(j).to_numpy(zero_copy_only=False)
@@ -248,8 +253,10 @@ def _numbers_or_names(path: str, start: int, texts: Any, named: bool) -> tuple[A
     if not named:
         with contextlib.suppress(pa.ArrowInvalid):
             return texts.cast(pa.float64()), False
+    if (empty := compute.index(texts, "").as_py()) >= 0:
+        raise DataError(f"{path}: row {start + empty}: {_UNLABELLED}")
     for text in compute.unique(texts.drop_null()).to_pylist():
-        if not text or (number_in(text) is not None and text != "-1"):
+        if number_in(text) is not None and text != "-1":
             row = start + compute.index(texts, text).as_py()
             raise DataError(
                 f"{path}: row {row}: found the label {text!r} among names; write all labels as numbers or all as names"

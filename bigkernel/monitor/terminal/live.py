@@ -218,7 +218,7 @@ def _job(job: Data, workers: Data, width: int) -> Iterator[RenderableType]:
         yield step_bar(job["step"], width)
     for event in job["events"][-_EVENTS:]:
         at = time.strftime("%H:%M:%S", time.localtime(event["time"]))
-        yield Text.assemble((f"{at} ", "dim"), visible(event["text"]))
+        yield Text.assemble((f"{at} ", "dim"), visible(" ".join(event["text"].split())))
 
 
 def picture(state: Data, width: int) -> list[RenderableType]:
