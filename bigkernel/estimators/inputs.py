@@ -270,6 +270,8 @@ def plain_labels(y: ColumnLike) -> Array:
     """
     given: Array = column_or_1d(np.asarray(y), warn=True)
     if given.dtype.kind == "f":
+        if np.isinf(given).any():
+            raise DataError(f"Input y contains infinity or a value too large for {given.dtype!r}.")  # as scikit-learn
         return np.where(np.isnan(given), -1, given)
     if given.dtype.kind != "O":
         return given
