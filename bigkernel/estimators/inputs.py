@@ -23,6 +23,7 @@ import dask
 import numpy as np
 import zarr
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import assert_all_finite
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -270,8 +271,10 @@ def plain_labels(y: ColumnLike) -> Array:
     """
     given: Array = column_or_1d(np.asarray(y), warn=True)
     if given.dtype.kind == "f":
-        if np.isinf(given).any():
-            raise DataError(f"Input y contains infinity or a value too large for {given.dtype!r}.")  # as scikit-learn
+        try:
+            assert_all_finite(given, allow_nan=True, input_name="y")
+        except ValueError as error:
+            raise DataError(str(error)) from error
         return np.where(np.isnan(given), -1, given)
     if given.dtype.kind != "O":
         return given
