@@ -32,7 +32,7 @@ from .estimators import SSSLClassifier as SSSLClassifier
 from .estimators import Standardizer as Standardizer
 from .estimators import UnitNormalizer as UnitNormalizer
 from .estimators import XNVClassifier as XNVClassifier
-from .estimators.base import predict_to as predict_to
+from .estimators.evaluation import predict_to as predict_to
 from .kernels.algebra import OnColumns as OnColumns
 from .kernels.algebra import Product as Product
 from .kernels.algebra import Scaled as Scaled

@@ -6,7 +6,6 @@ A command's module is imported on demand: worker processes import this one again
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -16,10 +15,10 @@ from typing import Any
 import click
 
 import bigkernel
-from bigkernel.cli.options import COLUMNS, say
+from bigkernel.cli.options import say
 from bigkernel.data.visible import visible
 from bigkernel.engine.interrupts import INTERRUPTED, collect_rarely, leave, terminable
-from bigkernel.errors import BigKernelError, ColumnScaleWarning
+from bigkernel.errors import BigKernelError
 
 # in the order of work: (module, one line of help)
 COMMANDS = {
@@ -94,11 +93,7 @@ def _in_letters() -> Iterator[None]:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    text = str(message)
-    if category is ColumnScaleWarning:
-        names = dict(enumerate(click.get_current_context().meta.get(COLUMNS, ())))
-        text = re.sub(r"column (\d+)", lambda match: f"column {names.get(int(match[1]), int(match[1]))!r}", text)
-    say(f"{category.__name__}: {text}", err=True)
+    say(f"{category.__name__}: {message}", err=True)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -88,7 +88,6 @@ def fit(
     _require_target(model, overwrite, "model", run=run, needed_bytes=_least_bytes(estimator, opened))
     rows = chosen_rows(opened, on_bad_rows)
     verdict: dict[str, Any] = {}
-    click.get_current_context().meta[shared.COLUMNS] = () if options["transforms"] else opened.info.feature_names
     with claimed(model, "the model"), execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
         estimator.fit(rows)

@@ -19,7 +19,6 @@ import click
 from bigkernel.cli.transforms import Transform
 from bigkernel.data.visible import visible
 
-COLUMNS = "bigkernel.columns"  # in the metadata of a context: names of the columns that warnings number
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 

@@ -100,7 +100,6 @@ def tune(
     _prepare(target, own, resume=resume, overwrite=overwrite)
     start = time.perf_counter()
     best = claimed(target / "best.model", "the best model")
-    click.get_current_context().meta[shared.COLUMNS] = () if options["transforms"] else opened.info.feature_names
     with best, execution(where, run=run or str(own), resume=resume, quiet=as_json, report=target / "report.html"):
         search.fit(rows)
         label = scoring or ("accuracy" if hasattr(search, "classes_") else "r2")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -129,10 +130,15 @@ def named_labels(y: NDArray[Any], classes: Sequence[int | str], *, unlabelled: s
     return np.array([*map(str, classes), unlabelled])[y.astype(np.int64)]
 
 
+def is_missing(label: object) -> bool:
+    """Return whether this label of an array of objects is None, NaN or pandas' NA."""
+    return label is None or type(label).__name__ == "NAType" or bool(isinstance(label, Real) and label != label)
+
+
 def checked_labels(values: Any) -> NDArray[Any]:
     """Return labels (k,) as numbers or text; refuse dates, complex numbers, bytes and mixed objects.
 
-    Objects become names, with None and NaN as unlabelled ("-1"), or numbers, with None as NaN.
+    Objects become names, with None, NaN and pandas' NA as unlabelled ("-1"), or numbers, with these as NaN.
     """
     y: NDArray[Any] = np.asarray(values)
     if y.dtype.kind == "T":
@@ -141,7 +147,7 @@ def checked_labels(values: Any) -> NDArray[Any]:
         return y
     if y.dtype.kind != "O":
         raise DataError(f"y: expected integers, numbers or names as labels, found {y.dtype}; convert them with astype")
-    missing = np.array([label is None or (isinstance(label, float) and label != label) for label in y.flat], bool)
+    missing = np.array([is_missing(label) for label in y.flat], bool)
     kinds = sorted({_kind(label) for label in y[~missing]})
     if kinds == ["names"]:
         return np.where(missing, _UNLABELLED, y).astype(np.str_)

@@ -22,7 +22,6 @@ import numpy as np
 import zarr
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.pipeline import Pipeline
 from sklearn.utils._available_if import _AvailableIfDescriptor
 from sklearn.utils.validation import _check_feature_names, check_consistent_length, check_is_fitted
 
@@ -490,29 +489,6 @@ class RowsEstimator(BaseEstimator):
             )
             prediction_store.fill(Rows(rows.x, {}, rows.row_maps, rows.name), writer)
         return prediction_store.open_predictions(path)
-
-
-def predict_to(model: BaseEstimator, X: RowsLike, path: str | os.PathLike[str], **options: bool) -> zarr.Group:
-    """Predict the rows of a zarr array or corpus on the workers and write the predictions to disk.
-
-    Parameters
-    ----------
-    model : fitted estimator of bigkernel, Pipeline that ends with one, or search over them
-    X, path, options : as in `KernelRidge.predict_to`
-
-    Raises
-    ------
-    ConfigError
-        The model does not end with an estimator of bigkernel that predicts.
-    """
-    model = getattr(model, "best_estimator_", model)
-    if isinstance(model, Pipeline):
-        X = model[:-1].transform(X) if len(model) > 1 else X
-        model = model[-1]
-    if lacks := lacking(model, "predict_to"):
-        raise ConfigError(f"predict_to: expected a model that ends with an estimator of bigkernel: {lacks}")
-    group: zarr.Group = model.predict_to(X, path, **options)
-    return group
 
 
 class Regressor(MultiOutputMixin, RegressorMixin, RowsEstimator):

@@ -6,7 +6,7 @@ Sums are computed with overflow ignored (a square of 1e200 is infinite) and chec
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Protocol, TypeVar
@@ -138,8 +138,11 @@ def require_sums(statistics: Mapping[str, Array]) -> None:
 LARGEST_RATIO = 100  # of standard deviations; among pixels of images that vary it is below 10
 
 
-def warn_of_scales(kernel: Kernel, points: Array) -> None:
-    """Warn if one column of points (m, d) decides the distances of a kernel that has one width for all columns."""
+def warn_of_scales(kernel: Kernel, points: Array, names: Sequence[str] = ()) -> None:
+    """Warn if one column of points (m, d) decides the distances of a kernel that has one width for all columns.
+
+    `names` are those of the columns, if they have any.
+    """
     if not kernel.of_distance or any(np.ndim(value) for value in kernel.get_params(deep=False).values()):
         return
     with np.errstate(over="ignore", invalid="ignore"):
@@ -149,8 +152,10 @@ def warn_of_scales(kernel: Kernel, points: Array) -> None:
         return
     smallest, middle, largest = varying[[0, (len(varying) - 1) // 2, -1]]
     if largest > LARGEST_RATIO * middle:
+        place = int(np.argmax(scales))
+        column = repr(names[place]) if names else place
         warnings.warn(
-            f"columns differ {largest / smallest:,.0f}-fold in scale: column {np.argmax(scales)} has "
+            f"columns differ {largest / smallest:,.0f}-fold in scale: column {column} has "
             f"{largest / middle:,.0f} times the standard deviation of the median column, and decides all distances; "
             "standardize the columns (Standardizer in a Pipeline, --transform standardize)",
             ColumnScaleWarning,

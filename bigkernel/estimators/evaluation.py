@@ -15,15 +15,18 @@ regressors         r2, rmse, mae, mse, residuals (counts in 40 bins from −4 to
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
+import zarr
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.pipeline import Pipeline
 
+from bigkernel.arrays import RowsLike
 from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
@@ -69,6 +72,29 @@ def split(model: BaseEstimator, rows: R) -> tuple[BaseEstimator, R | Rows]:
                 "with bigkernel's transforms (Standardizer, UnitNormalizer, Rescaler)"
             )
     return model[-1], model[:-1].transform(rows) if len(model) > 1 else rows
+
+
+def predict_to(model: BaseEstimator, X: RowsLike, path: str | os.PathLike[str], **options: bool) -> zarr.Group:
+    """Predict the rows of a zarr array or corpus on the workers and write the predictions to disk.
+
+    Parameters
+    ----------
+    model : fitted estimator of bigkernel, Pipeline that ends with one, or search over them
+    X, path, options : as in `KernelRidge.predict_to`
+
+    Raises
+    ------
+    ConfigError
+        The model does not end with an estimator of bigkernel that predicts, or begins with a transformer of
+        scikit-learn, which needs rows in memory.
+    """
+    last, rows = split(getattr(model, "best_estimator_", model), X)
+    try:
+        write = last.predict_to
+    except AttributeError as error:
+        raise ConfigError(f"predict_to: expected a model that ends with an estimator of bigkernel: {error}") from error
+    group: zarr.Group = write(rows, path, **options)
+    return group
 
 
 def evaluate(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> Report:

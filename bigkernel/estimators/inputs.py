@@ -39,6 +39,7 @@ from sklearn.utils.validation import (
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus, require_feature_names
+from bigkernel.data.labels import is_missing
 from bigkernel.engine.rows import (
     ClassWeightSource,
     Rows,
@@ -254,11 +255,6 @@ def no_label(y: Array) -> Array:
     """Return which labels (n,) are −1, or "-1" among text, as in corpora: (n,) bool."""
     missing: Array = y == ("-1" if y.dtype.kind in "OTU" else -1)
     return missing
-
-
-def is_missing(label: object) -> bool:
-    """Return whether this label of an array of objects is None, NaN or pandas' NA."""
-    return label is None or type(label).__name__ == "NAType" or bool(label != label)
 
 
 def plain_labels(y: ColumnLike) -> Array:

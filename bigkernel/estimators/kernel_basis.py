@@ -318,7 +318,7 @@ class BasisChoice:
         landmarks = like.landmarks if isinstance(like, LandmarkBasis) else self._draw_landmarks(rows, look=look)
         kernel = self.kernel.resolve(landmarks)
         if look and like is None:
-            warn_of_scales(kernel, landmarks)
+            warn_of_scales(kernel, landmarks, rows.feature_names)
         sample = None
         if (not kernel.of_distance or len(landmarks) < FEW_LANDMARKS) and look and like is None:
             sample = rows.take(np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE_ROWS)).astype(np.int64))

@@ -83,7 +83,7 @@ class Gaussian(_Euclidean):
     sigma : float, array of shape (d,), "scale" or "auto"
         Bandwidth σ in the units of the rows; an array gives every feature its own length. "scale" sets
         σ² = d·var/2 (γ = 1/(d·var), as in scikit-learn's SVC), "auto" σ² = d/2 (γ = 1/d).
-    gamma : the same as γ = 1/(2σ²), in the place of sigma
+    gamma : the same as γ = 1/(2σ²), instead of sigma
 
     Examples
     --------
@@ -112,7 +112,7 @@ class Matern(_Euclidean):
     sigma : float, array of shape (d,), "scale" or "auto"
         Length scale σ in the units of the rows; "scale" sets σ² = d·var/2, "auto" σ² = d/2.
     nu : 0.5, 1.5 or 2.5
-    length_scale : σ by its name in scikit-learn, in the place of sigma
+    length_scale : σ by its name in scikit-learn, instead of sigma
     """
 
     sigma: Width = "scale"
@@ -165,7 +165,7 @@ class Laplacian(Kernel):
     ----------
     sigma : float, "scale" or "auto"
         "scale" sets σ = d·std, "auto" σ = d.
-    gamma : the same as γ = 1/σ, in the place of sigma
+    gamma : the same as γ = 1/σ, instead of sigma
     """
 
     sigma: Width = "scale"

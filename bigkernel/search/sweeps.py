@@ -241,10 +241,9 @@ class GridSweep:
             features = basis.centred()
         unlabelled, sums = self.lead.method.unlabelled, basis.sum_dtype
         statistic = MomentStatistic(features, targets, unlabelled, partition.folds, sums=sums)
-        for candidate in self.candidates:  # of one kernel where one of them has a graph
-            if candidate.method.graph.manifold > 0:
-                statistic = candidate.method.graph.add_anchors(statistic)
-                break
+        # of one kernel, if one of its candidates has a graph
+        graph = max((candidate.method.graph for candidate in self.candidates), key=lambda graph: graph.manifold)
+        statistic = graph.add_anchors(statistic)
         return with_probe(statistic, whitenings, rows) if self.lead.method.probed else statistic
 
     def grid_scores(self, targets: Targets, partition: Partition, scoring: Scoring, *fits: Array) -> GridScores:
