@@ -50,6 +50,7 @@ class Settings:
     allowed_failures: int
     memory_limit_bytes: int
     worker_base_bytes: int
+    block_cache: int | str
     monitor: bool
     page_hosts: tuple[str, ...]
 
@@ -80,6 +81,9 @@ def settings(**overrides: int | None) -> Settings:
         value = values.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise ConfigError(f"bigkernel.{key}: expected an integer from {least} to {most}, found {value!r}")
+    cache = values.get("block_cache")
+    if cache != "auto" and (isinstance(cache, bool) or not isinstance(cache, int) or cache < 0):
+        raise ConfigError(f"bigkernel.block_cache: expected 'auto' or a number of bytes, found {cache!r}")
     if not isinstance(values.get("monitor"), bool):
         raise ConfigError(f"bigkernel.monitor: expected true or false, found {values.get('monitor')!r}")
     hosts = values.get("page_hosts")

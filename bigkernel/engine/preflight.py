@@ -26,9 +26,10 @@ from bigkernel.config import Settings
 from bigkernel.data.atomic_write import require_free
 from bigkernel.data.run_directory import Run
 from bigkernel.data.zarr_arrays import retry
-from bigkernel.engine.process import OneBlasThread, Resident, resident
+from bigkernel.engine.process import OneBlasThread, Resident, free_memory, resident
 from bigkernel.engine.rows import Rows, ZarrSource
 from bigkernel.errors import ConfigError, DataError, StalledError
+from bigkernel.kernels.kept_blocks import BLOCKS
 from bigkernel.streaming.plan import Plan, Sharing
 
 _RETRIES = 2  # attempts to read the first row: an unreliable store is not refused
@@ -61,10 +62,13 @@ class WorkerState:
     wrong: list[str]  # reasons why it cannot work
     fingerprints: list[str]  # fingerprints of the stored rows and columns
     resident: Resident
+    kept: int  # bytes of blocks that it keeps for this job
+    free: int  # bytes that it may still take
 
 
-def examine(sources: tuple[ZarrSource, ...], run: str | None, token: str) -> WorkerState:
-    """Examine the worker that this runs on."""
+def examine(sources: tuple[ZarrSource, ...], run: str | None, token: str, owner: str) -> WorkerState:
+    """Examine the worker that this runs on; blocks of other jobs than `owner` are forgotten."""
+    BLOCKS.release(but=owner)
     wrong, prints = [], []
     for source in sources:
         there = replace(source, digests=None)  # the fingerprint detects data that differ from the driver's
@@ -79,7 +83,7 @@ def examine(sources: tuple[ZarrSource, ...], run: str | None, token: str) -> Wor
             (Path(run) / f".preflight.{token}.{uuid.uuid4().hex}").write_text(token)
         except OSError as error:
             wrong.append(f"the run directory {run} is not shared with it, or is not writable: {error}")
-    return WorkerState(versions(), processor(), wrong, prints, resident())
+    return WorkerState(versions(), processor(), wrong, prints, resident(), BLOCKS.held_bytes(owner), free_memory())
 
 
 def _fingerprint(source: ZarrSource) -> str:
@@ -92,9 +96,12 @@ def _is_passing(error: Exception) -> bool:
     return isinstance(error, OSError)
 
 
-def check_cluster(client: Client, rows: Rows, steps: Plan, config: Settings, run: Run | None = None) -> int:
-    """Return the planned peak of the fullest worker, in bytes; raise an error if the cluster cannot do the job.
+def check_cluster(
+    client: Client, rows: Rows, steps: Plan, config: Settings, run: Run | None = None, owner: str = ""
+) -> tuple[int, int]:
+    """Return the planned peak of the fullest worker, and the blocks of `owner` that each may keep, in bytes.
 
+    Raise an error if the cluster cannot do the job.
     What a worker holds before its first task is what it says, not a constant.
 
     Raises
@@ -109,7 +116,7 @@ def check_cluster(client: Client, rows: Rows, steps: Plan, config: Settings, run
         The plan does not fit in the memory of a worker.
     """
     wait_for_workers(client, 1, config.stall_seconds)
-    states = ask(client, rows, run, config)
+    states = ask(client, rows, run, config, owner)
     mine, kind = versions(), processor()
     for address, state in states.items():
         for name, version in state.versions.items():
@@ -134,26 +141,32 @@ def check_cluster(client: Client, rows: Rows, steps: Plan, config: Settings, run
             "copy or mount it again"
         )
     client.register_plugin(OneBlasThread())
-    held = {address: state.resident for address, state in states.items()}
-    return _check_memory(client, steps, held, run, config.reserved_bytes)
+    return _check_memory(client, steps, states, run, config)
 
 
-def _check_memory(client: Client, steps: Plan, held: dict[str, Resident], run: Run | None, reserved: int) -> int:
-    """Return the planned peak of the fullest worker; raise `PlanTooLargeError` if it exceeds its limit.
+def _check_memory(
+    client: Client, steps: Plan, states: dict[str, WorkerState], run: Run | None, config: Settings
+) -> tuple[int, int]:
+    """Return the planned peak of the fullest worker, and the blocks that each may keep, in bytes.
 
-    At least `reserved` bytes are assumed for a process.
+    Raise `PlanTooLargeError` if the peak without blocks exceeds the limit of a worker.
     """
-    announced = 0
+    kept, planned = steps.kept_bytes, dict[str, int]()
     workers = client.scheduler_info(n_workers=-1)["workers"]
     for address, worker in workers.items():
-        if address not in held:
+        if address not in states:
             continue  # it joined meanwhile
+        state, limit = states[address], worker["memory_limit"]
         sharing = Sharing(worker["nthreads"], len(workers), published=run is not None)
-        base = held[address].base(sharing.tasks)
-        if worker["memory_limit"]:
-            steps.check(worker["memory_limit"], max(base, reserved), sharing)
-        announced = max(announced, held[address].peak, steps.worker_bytes(base, sharing))
-    return announced
+        base = state.resident.base(sharing.tasks) - state.kept
+        if limit:
+            steps.check(limit, max(base, config.reserved_bytes), sharing)
+        planned[address] = steps.worker_bytes(base, sharing)
+        # Dask pauses a worker at 80 % of its limit
+        room = min(limit * 3 // 4 or state.free, state.free + state.resident.now) - planned[address]
+        kept = min(kept, steps.kept_share(room, config.block_cache, len(workers)))
+    announced = max((max(states[one].resident.peak, planned[one] + kept) for one in planned), default=0)
+    return announced, kept
 
 
 def wait_for_workers(client: Client, count: int, seconds: float) -> None:
@@ -177,7 +190,7 @@ def wait_for_workers(client: Client, count: int, seconds: float) -> None:
         time.sleep(0.1)
 
 
-def ask(client: Client, rows: Rows, run: Run | None, config: Settings) -> dict[str, WorkerState]:
+def ask(client: Client, rows: Rows, run: Run | None, config: Settings, owner: str) -> dict[str, WorkerState]:
     """Examine all remaining workers; return their states by address."""
     token = uuid.uuid4().hex
     try:
@@ -188,6 +201,7 @@ def ask(client: Client, rows: Rows, run: Run | None, config: Settings) -> dict[s
             rows.stored,
             None if run is None else run.path,
             token,
+            owner,
             on_error="return",
             callback_timeout=config.stall_seconds,
         )

@@ -24,6 +24,7 @@ import psutil
 import scipy.linalg
 import scipy.spatial.distance
 from distributed import Worker, WorkerPlugin, get_worker
+from distributed.system import MEMORY_LIMIT
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from bigkernel.data.atomic_write import clear_orphans
@@ -66,6 +67,12 @@ def resident(*, trim: bool = True) -> Resident:
     if trim:
         give_back()
     return Resident(psutil.Process().memory_info().rss, peak_bytes())
+
+
+def free_memory() -> int:
+    """Return the memory that this process may still take, within the limit of its machine or container."""
+    left = MEMORY_LIMIT - psutil.Process().memory_info().rss
+    return max(0, int(min(psutil.virtual_memory().available, left)))
 
 
 def peak_bytes() -> int:

@@ -32,7 +32,7 @@ from bigkernel.config import Settings, settings
 from bigkernel.data.fingerprint import described, fingerprint
 from bigkernel.data.run_directory import Run, detach
 from bigkernel.engine.dask_executor import run_on_cluster
-from bigkernel.engine.executor import RunLocation, RunningSweep, SweepSpec, local_peak_bytes, run_locally, schedule
+from bigkernel.engine.executor import RunLocation, RunningSweep, SweepSpec, local_memory, run_locally, schedule
 from bigkernel.engine.preflight import check_cluster, require_disk
 from bigkernel.engine.process import blas_threads, processors
 from bigkernel.engine.rows import NumpySource, Rows, SparseSource, ZarrSource
@@ -40,6 +40,8 @@ from bigkernel.engine.tasks import SweepTask, merge_seconds
 from bigkernel.errors import ConfigError, StalledError
 from bigkernel.events.job import Incident, Scope, SweepEnded, SweepStarted, emit, ending, job
 from bigkernel.events.sinks import send_to_scheduler, show_run, write_journal
+from bigkernel.kernels.kept_blocks import BLOCKS, KeptMap
+from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.chunk import map_costs
 from bigkernel.streaming.plan import Accumulator, Plan, Receipt, leaf, merge_tree, plan
@@ -193,6 +195,26 @@ def sweep(
     return run_sweep(spec)
 
 
+@contextmanager
+def keeping_blocks(features: BlockMap, rows: Rows, *, reserved_bytes: int = 0) -> Iterator[KeptMap]:
+    """Keep the blocks of a map in memory between the sweeps of the same rows that the block of code makes.
+
+    Yields the map for its statistics. `reserved_bytes`: memory of the driver that the code needs besides.
+    """
+    kept = KeptMap(features, reserved_bytes=reserved_bytes)
+    try:
+        yield kept
+    finally:
+        BLOCKS.release(kept.owner)
+        if isinstance(client := choose_executor(rows), Client):
+            with suppress(Exception):  # workers that are lost, or do not answer, release them before the next sweep
+                client.run(_release, kept.owner, on_error="ignore", callback_timeout=settings().stall_seconds)
+
+
+def _release(owner: str) -> None:
+    BLOCKS.release(owner)
+
+
 def run_sweep(spec: SweepSpec) -> Swept:
     """Run all segments and merges of a plan, and finish their total.
 
@@ -206,11 +228,13 @@ def run_sweep(spec: SweepSpec) -> Swept:
         task, require_lock = SweepTask(spec.statistic, spec.config.block_rows, retries=spec.config.retries), None
         if spec.location is not None:
             task, require_lock = stack.enter_context(_open_run(spec, spec.location, scope))
-        announced = (
-            local_peak_bytes(spec)
+        owner = getattr(getattr(spec.statistic, "features", None), "owner", "")
+        announced, kept = (
+            local_memory(spec)
             if spec.client is None
-            else check_cluster(spec.client, spec.rows, spec.plan, spec.config, task.run)
+            else check_cluster(spec.client, spec.rows, spec.plan, spec.config, task.run, owner)
         )
+        task = replace(task, kept_bytes=kept)
         scope.sweep = token = uuid.uuid4().hex[:12]
         start = time.perf_counter()
         finished, damaged = usable_nodes(task.run, spec.plan) if task.run else ({}, {})
@@ -296,9 +320,11 @@ def plan_sweep(rows: Rows, statistic: Statistic, config: Settings | None = None)
         decoded = math.prod(rows.x.array.chunks) * rows.x.dtype.itemsize
         stored_share = float(min(1.0, rows.x.digests.sizes.max() / max(1, decoded)))
     copied = steps.chunk_bytes if rows.in_memory and rows.bad_rows == "skip" else 0  # if bad rows are masked
+    features = getattr(statistic, "features", None)
     return replace(
         steps,
         work_bytes=steps.work_bytes + copied,
+        kept_bytes=features.row_bytes * len(rows) if isinstance(features, KeptMap) else 0,
         in_memory=isinstance(rows.x, NumpySource),
         stored_share=stored_share,
     )

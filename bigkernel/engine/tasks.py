@@ -39,7 +39,7 @@ class SweepTask:
 
     `retries` is the number of retries after an error of input or output; `on_pulse` receives the progress of a running
     segment. `consumes`: no partial is used again after its merge, so that the merge may reuse its memory (a cluster may
-    repeat a merge with the same inputs).
+    repeat a merge with the same inputs). `kept_bytes`: most bytes of blocks that a process keeps for later sweeps.
     """
 
     statistic: Statistic
@@ -48,6 +48,7 @@ class SweepTask:
     retries: int = 0
     on_pulse: Callable[[Pulse], None] | None = None
     consumes: bool = False
+    kept_bytes: int = 0
 
 
 @dataclass
@@ -97,7 +98,7 @@ def _accumulate(
         return None, published
     starts = run.start(node, worker_name()) - len(reasons) if run else 1
     statistic: Statistic = attach(task.statistic, run.path) if run else task.statistic
-    total, work = statistic.zero(), Workspace()
+    total, work = statistic.zero(), Workspace(kept_bytes=task.kept_bytes)
     pulses = _Pulses(task.on_pulse, node, work)
     work.on_block = pulses.count
     pulses.count(0)

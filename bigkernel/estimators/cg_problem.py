@@ -23,6 +23,7 @@ from bigkernel.estimators.checks import Solver, solving
 from bigkernel.estimators.fit_state import Report
 from bigkernel.estimators.kernel_basis import Basis
 from bigkernel.events.job import Step, emit, spent
+from bigkernel.kernels.kept_blocks import SolverMap
 from bigkernel.solvers.conjugate_gradients import (
     CORE_BYTES,
     Factor,
@@ -128,6 +129,7 @@ class CGProblem:
     Attributes
     ----------
     rows, targets, basis : of the fit
+    features : the map of the basis, whose blocks may be kept between sweeps
     alphas : penalties
     with_intercept : whether an intercept is fitted
     stopping : when to stop
@@ -141,6 +143,7 @@ class CGProblem:
     rows: Rows
     targets: Targets
     basis: Basis
+    features: SolverMap
     alphas: tuple[float, ...]
     with_intercept: bool
     stopping: StoppingRule
@@ -207,7 +210,7 @@ class CGProblem:
 
     def _products(self, vectors: Array, *, residual: bool = False) -> Accumulator:
         step = f"{len(self.reports)} of {self.label}, sample={self.sample_rows}"
-        statistic = ProductStatistic(self.basis.features(), self.targets, vectors, step, residual, self.folds)
+        statistic = ProductStatistic(self.features, self.targets, vectors, step, residual, self.folds)
         return self.sweep(statistic)
 
     def sweep(self, statistic: Statistic) -> Accumulator:
@@ -243,7 +246,7 @@ def leverage_sample(problem: CGProblem) -> LeverageSample:
     n, width = max(_labelled_weight(problem.rows, problem.targets), 1e-300), problem.core.width
     factor = _factor_core(problem, min(problem.alphas), n)
     normal = np.random.RandomState(_SEED).standard_normal((width, _PROJECTIONS)) / _PROJECTIONS**0.5
-    features, step = problem.basis.features(), f"sampled for {problem.label}"
+    features, step = problem.features, f"sampled for {problem.label}"
     with solving(problem.method):
         projections = factor.half_solve(normal)
     return LeverageSample(features, problem.targets, projections, problem.sample_rows, step, problem.folds)

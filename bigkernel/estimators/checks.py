@@ -12,8 +12,6 @@ from numbers import Integral, Real
 from typing import Protocol, TypeVar
 
 import numpy as np
-import psutil
-from distributed.system import MEMORY_LIMIT
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
 
@@ -62,12 +60,6 @@ def require_exact(name: str, n: int) -> None:
             f"{name} without n_landmarks: the exact {n:,}×{n:,} kernel matrix would take {8e-9 * n * n:,.0f} GB, "
             f"more than {EXACT_BYTES / 1e9:,.0f} GB; set n_landmarks (1,000 to 10,000)"
         )
-
-
-def free_bytes() -> int:
-    """Return the memory that this process may still take, within the limit of its machine or container."""
-    left = MEMORY_LIMIT - psutil.Process().memory_info().rss
-    return max(0, int(min(psutil.virtual_memory().available, left)))
 
 
 def penalty_of(alpha: float | str | Array) -> float | str | Array:

@@ -35,10 +35,11 @@ from sklearn.utils import check_random_state
 
 from bigkernel.arrays import Array, DType, Index
 from bigkernel.config import settings
+from bigkernel.engine.process import free_memory
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError, PlanTooLargeError
-from bigkernel.estimators.checks import free_bytes, require_exact, warn_of_scales
+from bigkernel.estimators.checks import require_exact, warn_of_scales
 from bigkernel.estimators.fit_state import UNSTORED, Columns, RowBasis
 from bigkernel.estimators.inputs import near_mean
 from bigkernel.events.job import spent
@@ -503,7 +504,7 @@ def _by_cholesky(rows: Rows, count: int, kernel: Kernel, rng: np.random.RandomSt
     d, most = rows.shape[1], max(2 * count, FACTOR_BYTES // (8 * count))
     size = min(sample_size(len(rows), d, count, least=0), most)
     dtype = np.dtype(np.float32 if most * count * 8 > FACTOR_BYTES and rows.dtype != np.float64 else np.float64)
-    needed, free = dtype.itemsize * size * count + 16 * size * d + STRIPS_BYTES, free_bytes()
+    needed, free = dtype.itemsize * size * count + 16 * size * d + STRIPS_BYTES, free_memory()
     if needed > free:
         raise PlanTooLargeError(
             f"landmarks='rpcholesky': choosing {count:,} landmarks among {size:,} rows takes {needed / 1e9:,.1f} GB "

@@ -19,12 +19,13 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, Index, RowsLike
-from bigkernel.engine.sweep import plan_sweep
+from bigkernel.engine.process import free_memory
+from bigkernel.engine.sweep import keeping_blocks, plan_sweep
 from bigkernel.errors import AccuracyWarning, ConfigError, PlanTooLargeError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.cg_problem import CGProblem, StoppingRule, planned_sample
-from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, PENALTIES, finite, free_bytes, penalty_of
+from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, PENALTIES, finite, penalty_of
 from bigkernel.estimators.conjugate_gradients import fit_by_cg
 from bigkernel.estimators.deviations import posterior_of
 from bigkernel.estimators.fit_state import (
@@ -138,12 +139,17 @@ def fit_by_cg_with_fallback(
     if choice is None:
         choice = choose_preconditioner(*rows.shape, columns.width_for(rows), data.labels.width, settings.tol)
     stopping, alphas = StoppingRule(settings.tol, settings.max_iter), (float(method.alpha),)
-    problem = CGProblem(
-        method, rows, data.labels, of_kernel(basis), alphas, method.fit_intercept, stopping, choice.rows
-    )
-    with np.errstate(all="ignore"):  # `finite` checks the solution
+    owned = of_kernel(basis)
+    reserved = driver_bytes(owned.width, choice)
+    with (
+        np.errstate(all="ignore"),  # `finite` checks the solution
+        keeping_blocks(owned.features(), rows, reserved_bytes=reserved) as features,
+    ):
+        problem = CGProblem(
+            method, rows, data.labels, owned, features, alphas, method.fit_intercept, stopping, choice.rows
+        )
         fit, missed = fit_by_cg(problem, data.inputs, start)
-    if missed and settings.solver == "auto" and driver_bytes(columns.width_for(rows), None) <= free_bytes():
+    if missed and settings.solver == "auto" and driver_bytes(columns.width_for(rows), None) <= free_memory():
         emit(Note(f"{missed}; solving directly instead"))
         with suppress(PlanTooLargeError):
             return fit_moments(method, data, basis, choose=columns.dtype == "auto")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bigkernel.config import settings
-from bigkernel.engine.sweep import plan_sweep
+from bigkernel.engine.sweep import keeping_blocks, plan_sweep
 from bigkernel.errors import PlanTooLargeError
 from bigkernel.estimators.cg_problem import CGProblem, Residual, StoppingRule, planned_sample
 from bigkernel.estimators.conjugate_gradients import CGResult, solve_cg
@@ -160,9 +160,7 @@ class CGSweep(GridSweep):
             targets, inputs = replace(targets, shift=None), inputs.of_targets()
         stopping = StoppingRule(method.by_cg.tol, method.by_cg.max_iter)
         rows, sample_rows, folds = partition.attach(data.rows), self.choice.rows, partition.folds
-        problem = CGProblem(
-            method, rows, targets, basis, self.alphas, intercept, stopping, sample_rows, folds, name="tune-cg"
-        )
+        reserved = driver_bytes(basis.width, self.choice, self.factors) + self.state_bytes(targets, partition)
 
         def require_labels(residual: Residual) -> None:
             sums = residual.sums
@@ -170,7 +168,13 @@ class CGSweep(GridSweep):
                 classes = None if targets.classes is None else sums["t"][fold]
                 require_fold(split, float(sums["held_n"][fold]), float(sums["n"][fold]), classes)
 
-        with np.errstate(all="ignore"):  # scores that are not finite are refused
+        with (
+            np.errstate(all="ignore"),  # scores that are not finite are refused
+            keeping_blocks(basis.features(), rows, reserved_bytes=reserved) as features,
+        ):
+            problem = CGProblem(
+                method, rows, targets, basis, features, self.alphas, intercept, stopping, sample_rows, folds, "tune-cg"
+            )
             result = solve_cg(problem, require_labels)
         by_fold = result.coef.reshape(basis.width, len(partition.splits), -1).transpose(1, 0, 2)
         intercepts = result.residual.intercept.reshape(len(partition.splits), -1)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bigkernel.arrays import Array, Index
-from bigkernel.kernels.random_fourier import BlockMap
+from bigkernel.kernels.kept_blocks import SolverMap
 from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
 from bigkernel.statistics.predictor import log_softmax
 from bigkernel.streaming.chunk import Chunk
@@ -56,7 +56,7 @@ class ProductStatistic(Sums):
     folds : which fold tests a row; rows below −1 are left out. None: nothing is held out
     """
 
-    features: BlockMap
+    features: SolverMap
     targets: Targets
     vectors: Array = field(metadata=_NOT_COMPARED)
     step: str
@@ -168,7 +168,7 @@ class SoftmaxStatistic(Sums):
     Accumulates `loss` (), `U` (p, c) = Σ w φ (t − p)ᵀ and `e` (c,) = Σ w (t − p).
     """
 
-    features: BlockMap  # a single map of width p
+    features: SolverMap  # a single map of width p
     targets: Targets  # the classes
     coef: Array = field(metadata=_NOT_COMPARED)  # V (p, c) float64
     intercept: Array = field(metadata=_NOT_COMPARED)  # b (c,) float64
@@ -220,7 +220,7 @@ class LeverageSample:
     folds : sample only training rows of some fold; None: all
     """
 
-    features: BlockMap
+    features: SolverMap
     targets: Targets
     projection: Array = field(metadata=_NOT_COMPARED)
     size: int

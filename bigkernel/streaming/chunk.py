@@ -80,13 +80,15 @@ def map_costs(row_maps: Sequence[RowMap], d: int, itemsize: int) -> MapCost:
 class Workspace:
     """Buffers of one task, allocated on first use, the seconds of each stage, and the number of skipped bad rows.
 
-    `on_block` is called with the number of rows of every block that a statistic has processed.
+    `on_block` is called with the number of rows of every block that a statistic has processed. `kept_bytes`: most bytes
+    of blocks that the process keeps for later sweeps.
     """
 
     buffers: dict[str, Array] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     on_block: Callable[[int], None] | None = None
     skipped: int = 0
+    kept_bytes: int = 0
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Return the first `shape` of the buffer `name`, which grows along its first axis and never shrinks."""

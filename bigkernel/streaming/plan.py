@@ -175,6 +175,7 @@ class Plan:
     shared_bytes: int = 0  # of `work_bytes`, shared by the tasks of a process
     # stored over decoded bytes of a chunk; None: unknown
     stored_share: float | None = None
+    kept_bytes: int = 0  # of all blocks, where they may stay in memory between sweeps
     in_memory: bool = False  # the rows are in the driver's memory, so that its own tasks copy none
 
     def _repr_html_(self) -> str:
@@ -249,6 +250,15 @@ class Plan:
         """Return the announced peak of a process that holds `base_bytes` before its first task."""
         return base_bytes + self.held_bytes(sharing)
 
+    def kept_share(self, room_bytes: int, setting: int | str, workers: int = 1) -> int:
+        """Return the most bytes of blocks that one of some workers keeps between sweeps.
+
+        `room_bytes`: its memory beside the announced peak, of which "auto" takes at most half; a number is taken as it
+        is. A worker may have somewhat more than its share of the segments.
+        """
+        share = self.kept_bytes if workers == 1 else min(self.kept_bytes, math.ceil(1.25 * self.kept_bytes / workers))
+        return max(0, min(share, room_bytes // 2 if isinstance(setting, str) else setting))
+
     def check(self, limit_bytes: int, base_bytes: int, sharing: Sharing = ONE_WORKER) -> None:
         """Raise unless the workers need at most `limit_bytes`.
 
@@ -315,6 +325,7 @@ class Plan:
             "bytes_read": self.bytes_read,
             "partial_bytes": self.partial_bytes,
             "task_bytes": self.held_bytes(ONE_WORKER),
+            **({"kept_bytes": self.kept_bytes} if self.kept_bytes else {}),
         }
 
 

@@ -217,6 +217,6 @@ def test_auto_falls_back_to_the_direct_solver(monkeypatch):
     monkeypatch.setattr(ridge, "direct_flops", lambda *_, **__: 1e30)
     actual = model(solver="auto", max_iter=1).fit(X, Y)
     assert_allclose(actual.dual_coef_, model(solver="direct").fit(X, Y).dual_coef_)
-    monkeypatch.setattr(ridge, "free_bytes", lambda: 0)
+    monkeypatch.setattr(ridge, "free_memory", lambda: 0)
     with pytest.warns(AccuracyWarning, match="after 1 steps"):
         assert model(solver="auto", max_iter=1).fit(X, Y).n_iter_ == 1

@@ -275,9 +275,9 @@ def test_rpcholesky_refuses_to_exceed_the_free_memory(monkeypatch):
     needed = 8 * 100 * 50 + 16 * 100 * D
     monkeypatch.setattr(kernel_basis, "STRIPS_BYTES", 0)
     monkeypatch.setattr(kernel_basis, "FACTOR_BYTES", 0)  # two rows a landmark
-    monkeypatch.setattr(kernel_basis, "free_bytes", lambda: needed)
+    monkeypatch.setattr(kernel_basis, "free_memory", lambda: needed)
     assert len(chosen("rpcholesky", count=50).landmarks) == 50
-    monkeypatch.setattr(kernel_basis, "free_bytes", lambda: needed - 1)
+    monkeypatch.setattr(kernel_basis, "free_memory", lambda: needed - 1)
     with pytest.raises(
         PlanTooLargeError, match=r"landmarks='rpcholesky': choosing 50 landmarks among 100 rows.*'uniform'"
     ):

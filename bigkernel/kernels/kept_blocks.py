@@ -1,0 +1,130 @@
+"""Blocks of features that stay in the memory of the process that built them, for later sweeps of the same rows.
+
+A solver that iterates needs the same blocks in every sweep. A block is a function of the map and of its rows, so that a
+kept block has the bits of a new one: it never matters which blocks a process holds. Those that do not fit into
+`Workspace.kept_bytes`, or were lost with their process, are built again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import uuid
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bigkernel.arrays import Array, DType
+from bigkernel.kernels.feature_maps import SingleMap
+from bigkernel.kernels.random_fourier import BlockMap
+from bigkernel.streaming.chunk import Chunk, MapCost
+
+_NOT_COMPARED = {"identity": False}  # see `data.fingerprint.NOT_COMPARED`
+
+
+class BlockStore:
+    """The blocks that this process keeps, by owner and rows."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks: dict[str, dict[Hashable, Array]] = {}
+
+    def held_bytes(self, owner: str | None = None) -> int:
+        """Return the bytes of all blocks, or of those of one owner."""
+        with self._lock:
+            owners = [blocks for name, blocks in self._blocks.items() if owner in (None, name)]
+            return sum(block.nbytes for blocks in owners for block in blocks.values())
+
+    def find(self, owner: str, rows: Hashable) -> Array | None:
+        """Return a block (b, p), read-only, or None if it is not kept."""
+        return self._blocks.get(owner, {}).get(rows)
+
+    def keep(self, owner: str, rows: Hashable, block: Array, most_bytes: int) -> None:
+        """Keep a copy of a block, if no more than `most_bytes` are then held; blocks of other owners give way."""
+        if block.nbytes > most_bytes:
+            return
+        copy = block.copy()
+        copy.setflags(write=False)
+        with self._lock:
+            own = self._blocks.setdefault(owner, {})
+            room = most_bytes - sum(one.nbytes for blocks in self._blocks.values() for one in blocks.values())
+            for other in [name for name in self._blocks if name != owner]:
+                if room < copy.nbytes:
+                    room += sum(one.nbytes for one in self._blocks.pop(other).values())
+            if room >= copy.nbytes:
+                own[rows] = copy
+
+    def release(self, owner: str | None = None, *, but: str | None = None) -> None:
+        """Forget the blocks of an owner, or of all owners but one."""
+        with self._lock:
+            for name in [name for name in self._blocks if (name == owner if owner else name != but)]:
+                del self._blocks[name]
+
+
+BLOCKS = BlockStore()
+
+
+@dataclass(frozen=True, eq=False)
+class KeptMap(SingleMap):
+    """A map whose blocks are kept as far as the process has room; with a shift, which is subtracted afterwards.
+
+    Attributes
+    ----------
+    owner : of the blocks: a fit, whose sweeps of the same rows share them
+    reserved_bytes : memory of the driver that the solver needs itself
+    """
+
+    features: BlockMap  # without a shift
+    shift: Array | None = None  # (p,)
+    owner: str = field(default_factory=lambda: uuid.uuid4().hex, metadata=_NOT_COMPARED)
+    reserved_bytes: int = field(default=0, metadata=_NOT_COMPARED)
+
+    @property
+    def width(self) -> int:
+        return self.features.width
+
+    @property
+    def dtype(self) -> DType:
+        """float32 or float64: dtype of the blocks."""
+        return self.features.dtype
+
+    @property
+    def cost(self) -> MapCost:
+        """Cost where no block is kept."""
+        return self.features.cost
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of a block."""
+        return self.width * self.dtype.itemsize
+
+    def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
+        phi, most = None, chunk.work.kept_bytes
+        if most:
+            rows = chunk.start, *_bounds(block)
+            phi = BLOCKS.find(self.owner, rows)
+        if phi is None:
+            phi = self.features.block(chunk, block, spare)
+            if most:
+                BLOCKS.keep(self.owner, rows, phi[:, : self.width], most)
+        elif spare or self.shift is not None:
+            with chunk.work.stage("block"):
+                out = chunk.work.buffer("block", (len(phi), self.width + spare), self.dtype)
+                out[:, : self.width], out[:, self.width :] = phi, 0
+                phi = out
+        if self.shift is not None:
+            with chunk.work.stage("exp"):
+                np.subtract(phi[:, : self.width], self.shift, out=phi[:, : self.width])
+        return phi
+
+
+SolverMap = BlockMap | KeptMap
+"""The maps of solvers that sweep the rows several times."""
+
+
+def _bounds(block: slice | Array) -> tuple[int, int] | tuple[str]:
+    """Return the rows of a block in a chunk as a short key."""
+    if isinstance(block, slice):
+        return block.start, block.stop
+    return (hashlib.blake2b(np.ascontiguousarray(block).tobytes(), digest_size=16).hexdigest(),)
