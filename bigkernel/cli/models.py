@@ -144,17 +144,15 @@ def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
 
 def _open_held_out(path: str, training: Corpus) -> Corpus:
     """Open the corpus to evaluate a fit on; raise an error before the fit if it cannot be used."""
-    from bigkernel.data.corpus import open_corpus, require_feature_names
+    from bigkernel.data.corpus import open_corpus, require_same_columns
 
     opened = open_corpus(path)
+    require_same_columns(f"--score {path}", opened.info, training.info, training.path)
     if opened.n_features != training.n_features:
         raise DataError(
             f"--score {path}: expected rows of {training.n_features} features as in {training.path}, found "
             f"{opened.n_features}"
         )
-    if opened.info.feature_names and training.info.feature_names:
-        names = opened.info.feature_names, training.info.feature_names
-        require_feature_names(f"--score {path}", *names, training.path)
     if "y" not in opened.columns:
         raise DataError(f"--score {path}: expected labels y, found none; use a labelled corpus")
     return opened
@@ -220,8 +218,9 @@ def predict(
     \b
     bigkernel predict digits.model test.corpus predictions.csv --probability
 
-    OUT is a table if its name ends in .csv or .parquet, with the columns row (its number in CORPUS, from 0) and
-    prediction; otherwise a zarr group. Classes are written by name, in a zarr group by position if they are text.
+    OUT is a table if its name ends in .csv or .parquet; otherwise a zarr group. The first column is the id of each row
+    (ingest --id-column), else row: its number in the table that was ingested, from 0. Classes are written by name, in
+    a zarr group by position if they are text.
 
     With --run DIR an interrupted job keeps what it has written, and --resume writes the rest.
     """

@@ -269,7 +269,7 @@ class Store:
     manifest: Manifest
 
     def array(self, name: str) -> zarr.Array:
-        """Open the numeric array `name` with the metadata in the manifest."""
+        """Open the array `name`, of numbers or text, with the metadata in the manifest."""
         if name not in self.manifest.arrays:
             raise DataError(f"{self.root}: array {name!r} is missing")
         place = StorePath(LocalStore(self.root, read_only=True), name)
@@ -277,8 +277,8 @@ class Store:
             array = zarr.Array(zarr.AsyncArray(json.loads(self.manifest.texts[name]), place))
         except Exception as error:  # errors of zarr for metadata that it does not understand
             raise DataError(f"{self.root}: the metadata of {name!r} cannot be read: {error}") from error
-        if np.dtype(array.dtype).kind not in "biuf":
-            raise DataError(f"{self.root}: {name!r} is not a numeric array")
+        if np.dtype(array.dtype).kind not in "biufT":
+            raise DataError(f"{self.root}: {name!r} is not an array of numbers or text")
         if 0 in array.chunks or any(map(int.__gt__, array.shape[1:], array.chunks[1:])):
             raise DataError(f"{self.root}: {name!r} has chunks of the shape {array.chunks}; expected whole rows")
         return array
@@ -544,7 +544,7 @@ def create(
         chunks=tuple(max(1, size) for size in chunks),
         dtype=np.dtype(dtype),
         compressors=codecs,
-        fill_value=0,
+        fill_value="" if np.dtype(dtype).kind == "T" else 0,
         config={"write_empty_chunks": True},
     )
 

@@ -184,7 +184,7 @@ class ZarrSource(Source):
 
     @property
     def dtype(self) -> DType:
-        return np.dtype(str(self.array.dtype))
+        return np.dtype(self.array.dtype)
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -461,6 +461,7 @@ class Rows:
     classes: tuple[int | str, ...] = ()  # labels of a class column `y`, from the corpus, or empty
     bad_rows: Literal["refuse", "skip"] = "refuse"  # "refuse" or "skip" rows with NaN or infinity; see `skip_bad_rows`
     feature_names: tuple[str, ...] = ()  # those of a corpus, where no row map has changed them
+    ids: dict[str, Source] = field(default_factory=dict)  # ids or source rows of a corpus by their name; not swept
 
     def _repr_html_(self) -> str:
         figures = {
@@ -542,7 +543,8 @@ class Rows:
             raise DataError(f"{self.name}: expected rows within 0 to {len(self):,}, found {start:,} to {stop:,}")
         name = f"{self.name}, rows {start:,} to {stop:,}"
         columns = {key: window(source, start, stop) for key, source in self.columns.items()}
-        return replace(self, x=window(self.x, start, stop), columns=columns, name=name)
+        ids = {key: window(source, start, stop) for key, source in self.ids.items()}
+        return replace(self, x=window(self.x, start, stop), columns=columns, ids=ids, name=name)
 
     @property
     def persisted(self) -> bool:
@@ -570,7 +572,7 @@ class Rows:
     def restrict(self, start: int, stop: int) -> Rows:
         """Return the rows that a task needs to read start … stop."""
         columns = {name: source.restrict(start, stop) for name, source in self.columns.items()}
-        return replace(self, x=self.x.restrict(start, stop), columns=columns, feature_names=())
+        return replace(self, x=self.x.restrict(start, stop), columns=columns, feature_names=(), ids={})
 
     def bounds(self, config: Settings) -> tuple[int, ...]:
         """Return row ids where the steps of a sweep begin: whole chunks of the input, joined up to a few MB."""
@@ -721,8 +723,10 @@ def as_rows(
         rows = X
     elif isinstance(X, Corpus):
         columns: dict[str, Source] = {**corpus_sources(X)}
-        info = X.info
+        info, row, ids = X.info, columns.pop("row", None), columns.pop("id", None)
         rows = Rows(columns.pop("x"), columns, name=X.path, classes=info.classes, feature_names=info.feature_names)
+        if identity := ids or row:
+            rows = replace(rows, ids={info.id_column if ids else "row": identity})
     else:
         rows = Rows(source_of(X, "X"))
     if len(rows.x.shape) != 2:

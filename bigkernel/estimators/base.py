@@ -461,7 +461,8 @@ class RowsEstimator(BaseEstimator):
         Parameters
         ----------
         X : corpus, zarr array or Rows of one
-        path : of the zarr group with `prediction`, which appears complete or not at all
+        path : of the zarr group with `prediction`, and the ids or source rows of a corpus that has them; it appears
+            complete or not at all
         decision : also write `decision` (n, c)
         std : also write the standard deviation of an observation, `std` (n,), as `KernelRidge.predict` returns it
 
@@ -483,7 +484,9 @@ class RowsEstimator(BaseEstimator):
             claimed(path, "the prediction store"),
             publishing(path, kind="predictions", overwrite=overwrite, keep=keep, resume=resume) as scratch,
         ):
-            prediction_store.create(scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std)
+            prediction_store.create(
+                scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std, ids=rows.ids
+            )
             writer = prediction_store.PredictionWriter(
                 predictor, str(scratch.absolute()), chunk_rows, decision, flat, std
             )

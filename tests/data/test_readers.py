@@ -251,7 +251,7 @@ def test_rows_have_the_requested_dtype_or_are_refused(refused):
     assert next(open_source(write("a.npz", {"x": X.round()[:3] + 9}), dtype="uint8").blocks())[0].dtype == np.uint8
     for value, dtype in [(0.5, "uint8"), (256.0, "uint8"), (1e300, "float32")]:
         message = refused(write("a.npz", {"x": np.array([[0.0], [value]])}), dtype=dtype)
-        assert f"row 1, column 0: expected {dtype}, found {value}" in message
+        assert f"row 1 (from 0), column 0: expected {dtype}, found {value}" in message
     for dtype in ("complex64", "nonsense", "U3"):
         with pytest.raises(ConfigError, match="dtype: expected"):
             open_source("a.npz", dtype=dtype)
@@ -389,21 +389,21 @@ BAD = {
     "csv NaN": (lambda: write("t.csv", "1,2,0\n3,nan,1\n"), "in x, the first are [1]"),
     "parquet infinity": (lambda: write("t.parquet", table(np.where(X[123, 1] == X, np.inf, X), y=Y)), "[123]"),
     "npz NaN": (lambda: write("m.npz", {"x": np.where(X[7, 1] == X, np.nan, X), "y": Y}), "the first are [7]"),
-    "parquet null": (lambda: write("t.parquet", table(y=pa.array(HOLED))), "row 211, column 'y': missing label"),
+    "parquet null": (lambda: write("t.parquet", table(y=pa.array(HOLED))), "row 211 (from 0), column 'y': missing"),
     "parquet rounding": (
         lambda: write("t.parquet", table(id=np.full(300, 2**60 + 1), y=Y)),
-        "row 0, column 'id': expected float64, the common dtype of the columns, found 1152921504606846977",
+        "row 0 (from 0), column 'id': expected float64, the common dtype of the columns, found 1152921504606846977",
     ),
     # ragged rows, text, labels
-    "csv ragged": (lambda: write("t.csv", "a,b\n1,2\n3\n"), "Row #3: Expected 2 columns, got 1"),
+    "csv ragged": (lambda: write("t.csv", "a,b\n1,2\n3\n"), "row 1 (from 0): Expected 2 columns, got 1"),
     "csv text": (
         lambda: write("t.csv", "a,city,y\n1,7,0\n2,Bonn,1\n"),
-        "In column 'city': Row #3: CSV conversion error to double: invalid value 'Bonn'",
+        "In column 'city': row 1 (from 0): CSV conversion error to double: invalid value 'Bonn'",
     ),
-    "csv empty cell": (lambda: write("t.csv", "a,b,y\n1,,0\n"), "column 'b': Row #2"),
-    "csv decimal comma": (lambda: write("t.csv", "1,5;0\n2,5;1\n"), "column 'column 0': Row #1", {"delimiter": ";"}),
-    "csv mixed labels": (lambda: write("t.csv", "1,a\n2,7\n"), "row 1: found the label '7' among names"),
-    "csv empty label": (lambda: write("t.csv", "1,a\n2,\n"), "row 1: missing label; write -1"),
+    "csv empty cell": (lambda: write("t.csv", "a,b,y\n1,,0\n"), "column 'b': row 0 (from 0)"),
+    "csv decimal comma": (lambda: write("t.csv", "1,5;0\n2,5;1\n"), "'column 0': row 0 (from 0)", {"delimiter": ";"}),
+    "csv mixed labels": (lambda: write("t.csv", "1,a\n2,7\n"), "row 1 (from 0): found the label '7' among"),
+    "csv empty label": (lambda: write("t.csv", "1,a\n2,\n"), "row 1 (from 0): missing label; write -1"),
     "csv not UTF-8": (lambda: write("t.csv", b"1,a\n2,\xff\n"), "line 2: not UTF-8"),
     "csv NUL": (lambda: write("t.csv", b"1,a\n2,\0\n"), "line 2: found a NUL character"),
     "csv one column": (lambda: write("t.csv", "1\n2\n"), "expected several columns, found one"),
@@ -423,7 +423,7 @@ BAD = {
     "parquet twice": (lambda: write("t.parquet", TWICE), "two columns are named 'a'"),
     "no such column": (lambda: write("t.csv", "a,b,y\n1,2,0\n"), "no column 'z' for the target", {"target": "z"}),
     "no such position": (lambda: write("t.csv", "a,b,y\n1,2,0\n"), "the columns are 0 to 2", {"target": 3}),
-    "one for both": (lambda: write("t.csv", "a,b,y\n1,2,0\n"), "is both target and group", {"group": "y"}),
+    "one for both": (lambda: write("t.csv", "a,b,y\n1,2,0\n"), "is two of target, group and id", {"group": "y"}),
     "npz without x": (lambda: write("m.npz", {"a": Y}), "no matrix for x among a (300)"),
     "npz without y": (lambda: write("m.npz", {"x": X, "b": X}), 'pass y=NAME, or y="none"'),
     "npz labels": (lambda: write("m.npz", {"x": X, "y": Y[1:]}), "expected 300 labels to match"),
@@ -481,7 +481,7 @@ def test_paths_and_options_that_cannot_be_opened_are_refused(tmp_path):
         with pytest.raises(DataError, match=expected) as caught:
             open_source(path, **options)
         assert str(path) in str(caught.value)
-    with pytest.raises(ConfigError, match="x: unknown option of format 'csv', which has target, group, drop"):
+    with pytest.raises(ConfigError, match="x: unknown option of format 'csv', which has target, group, id, drop"):
         open_source("t.csv", x="x")
     with pytest.raises(ConfigError, match="delimiter: expected"):
         open_source("t.csv", delimiter="|")

@@ -92,7 +92,7 @@ REFUSED = {
         lambda: (iter([(X, CODES), X]),),
         "with y as in the first batch, found 4 with no",
     ),
-    "labels of two kinds": (lambda: (iter([(X, CODES), (X, NAMES)]),), "row 0: found labels that are names, unlike"),
+    "labels of two kinds": (lambda: (iter([(X, CODES), (X, NAMES)]),), "found labels that are names, unlike"),
     "too few lazy labels": (lambda: (LAZY, da.zeros(90)), "y: expected one value per row, found fewer"),
     "too many lazy labels": (lambda: (LAZY, da.zeros(140)), "found 140"),
 }
