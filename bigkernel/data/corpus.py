@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import zarr
@@ -40,15 +40,6 @@ MOST_BYTES = 2**30  # most bytes read by an index or np.asarray
 KEPT = {"y": "labels", "id": "ids"}  # names of columns as read, before their kind is known
 TEXT = np.dtypes.StringDType()
 _ITERATED_ROWS = 1024  # rows read at once if requested one by one
-
-
-class Named(Protocol):
-    """A description of a table: the names of its features and of its labels."""
-
-    @property
-    def feature_names(self) -> tuple[str, ...]: ...
-    @property
-    def target(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -320,8 +311,8 @@ def require_feature_names(name: str, names: Sequence[str], expected: Sequence[st
             )
 
 
-def require_same_columns(name: str, table: Named, other: Named, whose: str) -> None:
-    """Raise `DataError` unless the features of two tables have the same names in the same order, if both have names."""
+def require_same_columns(name: str, table: Any, other: Any, whose: str) -> None:
+    """Raise `DataError` unless two sources or infos, if both have names, have the same features in the same order."""
     if not (table.feature_names and other.feature_names):
         return
     if table.target in other.feature_names and other.target not in ("", *table.feature_names):
@@ -354,8 +345,7 @@ class CorpusWriter:
     target : where the corpus goes; must not exist unless `overwrite` (then only a corpus is replaced)
     n_features : int
     dtype : of the stored rows
-    columns : mapping of column name to dtype; with a name of `KEPT` in the place of "y" or "id", `store_labels` or
-        `store_ids` makes it of them
+    columns : mapping of column name to dtype; a name of `KEPT` in the place of "y" or "id" is for `store`
     info : CorpusInfo (its `complete` is ours to set)
     chunk_rows : None: `chunk_rows_for`
 
@@ -444,14 +434,11 @@ class CorpusWriter:
 
     def store_labels(self, labels: Labels) -> None:
         """Store the column `y` from the labels kept with the rows, once all are there; see `Labels`."""
-        self._store("y", labels.dtype, labels.stored)
+        self.store("y", labels.dtype, labels.stored)
         self.info = replace(self.info, classes=labels.classes)
 
-    def store_ids(self, dtype: np.dtype[Any]) -> None:
-        """Store the column `id` from the ids kept with the rows as text, once all are there."""
-        self._store("id", dtype, lambda kept: kept.astype(dtype))
-
-    def _store(self, name: str, dtype: np.dtype[Any], stored: Callable[[Array], Array]) -> None:
+    def store(self, name: str, dtype: np.dtype[Any], stored: Callable[[Array], Array]) -> None:
+        """Store a column of `KEPT` in its final form, once all rows are there."""
         self._write_rest()
         with atomic_write.writing(self.target, passing=False):
             kept = self._arrays.pop(KEPT[name])

@@ -64,33 +64,32 @@ def write_corpus(
     chunk_rows: int | None = None,
     overwrite: bool = False,
 ) -> Corpus:
-    """Write rows and what goes with them as a corpus, chunk by chunk; it appears when it is whole.
+    """Write rows and their columns as a corpus, chunk by chunk; it appears when it is complete.
 
     Parameters
     ----------
-    path : where the corpus goes; must not exist, unless `overwrite` (then only a corpus is replaced)
-    X : (n, d) of numbers, or (n, h, w), which are pictures
-        A NumPy, Dask, zarr or xarray array, a frame (pandas, Dask, Arrow), `Rows` or a corpus; a SciPy sparse matrix,
-        which becomes dense a piece at a time; or an iterator of pieces (k, d), of pairs (X, y) of them, or of mappings
-        {"x": …, "y": …, "weight": …}. It is stored in its own dtype; bool as uint8.
-    y : labels (n,), or None. Whole numbers and text become classes, as `classes` says, −1 and "-1" among them meaning
-        unlabelled; all else is numbers, NaN where there is none.
+    path : of the corpus; must not exist, unless `overwrite` (then only a corpus is replaced)
+    X : (n, d) of numbers, or (n, h, w) of images, stored in their own dtype; bool as uint8
+        A NumPy, Dask, zarr or xarray array, a frame (pandas, Dask, Arrow), `Rows`, a corpus, a SciPy sparse matrix, or
+        an iterator of batches: (k, d), pairs (X, y), or mappings {"x": …, "y": …, "weight": …}.
+    y : labels (n,), or None. Whole numbers and text become classes, as `classes` says, among which −1 and "-1" mean
+        unlabelled; others are numbers, among which NaN does.
     weight, domain, group : (n,), or None
     classes : "auto", True or False
         "auto": whole numbers (3 or 3.0) are classes if at most 10 are distinct, or 20 that are 0 … k − 1 or 1 … k, or
         1,000 labels of images.
     name : of the corpus; None: that of its directory
-    image_shape : (h, w) of a row, where rows are pictures
-    scale : divides stored values into the range that is meant (255 for pixels of 8 bits)
+    image_shape : (h, w) of a row
+    scale : divides stored values into the range of the source (255 for 8-bit pixels)
     chunk_rows : None: about `bigkernel.chunk-bytes` (8 MB) of rows
 
     Raises
     ------
     ConfigError
-        A name, image shape, scale or chunk_rows that is none; nothing is read or written then.
+        An invalid name, image shape, scale or chunk_rows; nothing is read or written.
     DataError
-        Rows that are no matrix of finite numbers, columns of other lengths, a target that exists or cannot be written,
-        no row at all. Nothing is left at `path` then.
+        Rows that are not a matrix of finite numbers, columns of other lengths, a target that exists or cannot be
+        written, or no row. Nothing is left at `path`.
     PlanTooLargeError
         The rows do not fit on the disk.
 
@@ -163,10 +162,7 @@ def writer_for(path: str | os.PathLike[str], first: Batch, info: CorpusInfo, **o
 
 
 def fill(
-    writers: Sequence[CorpusWriter],
-    batches: Iterator[Batch],
-    labelling: Labelling,
-    split: Split | None = None,
+    writers: Sequence[CorpusWriter], batches: Iterator[Batch], labelling: Labelling, split: Split | None = None
 ) -> int:
     """Append all rows to the writers, one for each side of a split, store labels and ids; return the row count."""
     done, written, kind, whole = 0, [0] * len(writers), None, True
@@ -206,8 +202,9 @@ def fill(
         for writer in writers:
             writer.store_labels(labels)
     if kind and "id" in kind[1]:
+        kind_of_ids = np.dtype(np.int64) if whole else TEXT
         for writer in writers:
-            writer.store_ids(np.dtype(np.int64) if whole else TEXT)
+            writer.store("id", kind_of_ids, lambda kept: kept.astype(kind_of_ids))
     return done
 
 

@@ -484,8 +484,9 @@ class RowsEstimator(BaseEstimator):
             claimed(path, "the prediction store"),
             publishing(path, kind="predictions", overwrite=overwrite, keep=keep, resume=resume) as scratch,
         ):
+            ids = {rows.id_column: rows.ids["id"]} if "id" in rows.ids else rows.ids
             prediction_store.create(
-                scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std, ids=rows.ids
+                scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std, ids=ids
             )
             writer = prediction_store.PredictionWriter(
                 predictor, str(scratch.absolute()), chunk_rows, decision, flat, std

@@ -378,10 +378,7 @@ BAD = {
     "mat sizes": (absurd_mat, "claims more bytes than the file holds"),
     "png sizes": (lambda: head_of_png(2**14, 2**14), "268"),
     "png too large": (lambda: head_of_png(2**12, 2**13), "expected 1 to 16,777,216 pixels, found 8192×4096"),
-    "csv too wide": (
-        lambda: write("t.csv", "1" + ",1" * 2**18 + "\n"),
-        "expected at most 131,072 columns, found 262,145",
-    ),
+    "csv too wide": (lambda: write("t.csv", "1" + ",1" * 2**18 + "\n"), "at most 131,072 columns, found 262,145"),
     # no pickle
     "npy objects": (lambda: write("m.npy", npy_head("|O", (3,)) + b"\x80\4"), "expected numbers (n, d) or"),
     "npz objects": (lambda: write("m.npz", {"x": X, "y": np.array([{}] * 300)}), "no vector of 300 labels"),
@@ -397,8 +394,8 @@ BAD = {
     # ragged rows, text, labels
     "csv ragged": (lambda: write("t.csv", "a,b\n1,2\n3\n"), "row 1 (from 0): Expected 2 columns, got 1"),
     "csv text": (
-        lambda: write("t.csv", "a,city,y\n1,7,0\n2,Bonn,1\n"),
-        "In column 'city': row 1 (from 0): CSV conversion error to double: invalid value 'Bonn'",
+        lambda: write("t.csv", "a,b,y\n1,7,0\n2,Bonn,1\n"),
+        "In column 'b': row 1 (from 0): CSV conversion error",
     ),
     "csv empty cell": (lambda: write("t.csv", "a,b,y\n1,,0\n"), "column 'b': row 0 (from 0)"),
     "csv decimal comma": (lambda: write("t.csv", "1,5;0\n2,5;1\n"), "'column 0': row 0 (from 0)", {"delimiter": ";"}),
@@ -407,10 +404,7 @@ BAD = {
     "csv not UTF-8": (lambda: write("t.csv", b"1,a\n2,\xff\n"), "line 2: not UTF-8"),
     "csv NUL": (lambda: write("t.csv", b"1,a\n2,\0\n"), "line 2: found a NUL character"),
     "csv one column": (lambda: write("t.csv", "1\n2\n"), "expected several columns, found one"),
-    "parquet text": (
-        lambda: write("t.parquet", table(city=["Ulm"] * 300, y=Y)),
-        "'city': expected numbers, found string",
-    ),
+    "parquet text": (lambda: write("t.parquet", table(t=["u"] * 300, y=Y)), "'t': expected numbers, found string"),
     "usps short": (lambda: write("u", "3 0.5\n"), "expected a digit and 256 grey values", {"format": "usps"}),
     # empty
     "csv empty": (lambda: write("t.csv", ""), "at least one row, found an empty file"),
@@ -429,29 +423,21 @@ BAD = {
     "npz labels": (lambda: write("m.npz", {"x": X, "y": Y[1:]}), "expected 300 labels to match"),
     "idx labels": (
         lambda: (write("images-idx3-ubyte", idx(PIXELS)), write("labels-idx1-ubyte", idx(PIXELS[:29, 0, 0])))[1],
-        "expected 30 labels to match",
-        {"path": "images-idx3-ubyte"},
+        *("expected 30 labels to match", {"path": "images-idx3-ubyte"}),
     ),
     "mat of one size": (lambda: write("m.mat", {"a": X, "z": X + 1, "y": Y}), "2 matrix for x"),
     "mat without y": (lambda: write("m.mat", {"x": X, "z": X[1:]}), "no vector of 300 labels for the rows of"),
     "mat complex": (lambda: write("m.mat", {"x": X + 1j, "y": Y}), "expected real numbers"),
     "files differ": (
         lambda: (write("rows/1.parquet", table(y=Y)), write("rows/2.parquet", table(z=Y)))[1],
-        "expected the columns of",
-        {"path": "rows"},
+        *("expected the columns of", {"path": "rows"}),
     ),
     # images
     "png sizes differ": (lambda: write_images(SMALL, Image.fromarray(PIXELS[0].T)), "found 3×4 of uint8"),
     "png depths differ": (lambda: write_images(SMALL, DEEP), "of uint16"),
-    "png colour": (
-        lambda: write_images(SMALL.convert("RGB")),
-        "expected an image in grey of 8 or 16 bits, found mode RGB",
-    ),
+    "png colour": (lambda: write_images(SMALL.convert("RGB")), "an image in grey of 8 or 16 bits, found mode RGB"),
     "png next to folders": (lambda: write("images/a/0.png", SMALL) and write_images(SMALL), "images beside folders"),
-    "png next to others": (
-        lambda: write("images/0.txt", "") and write_images(SMALL),
-        "expected only PNG images, found another file",
-    ),
+    "png next to others": (lambda: write("images/0.txt", "") and write_images(SMALL), "only PNG images, found another"),
 }
 
 

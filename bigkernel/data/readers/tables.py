@@ -260,7 +260,8 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
             )
             for batch in (batch.select(order) for batch in reader if batch.num_rows):
                 rows = np.arange(start, start + batch.num_rows)
-                rows += np.searchsorted(np.array(omitted, int) - np.arange(len(omitted)), rows, side="right")
+                if omitted:
+                    rows += np.searchsorted(np.array(omitted) - np.arange(len(omitted)), rows, side="right")
                 if columns.skipped is not None:
                     cells = [_numbers_or_none(column) for column in batch.columns[:place]]
                     batch = pa.record_batch([*cells, *batch.columns[place:]], names=order)
@@ -274,7 +275,8 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
                     texts = compute.utf8_trim_whitespace(batch.column(batch.num_columns - 1))
                     texts = compute.if_else(compute.equal(texts, ""), None, texts)
                     batch = batch.set_column(batch.num_columns - 1, "id", texts)
-                yield *_block_of(path, rows, batch, columns, np.dtype(dtype)), rows
+                block = _block_of(path, rows, batch, columns, np.dtype(dtype))
+                yield block if columns.skipped is None else (*block, rows)
                 start = int(rows[-1]) + 1
                 omitted[:] = [row for row in omitted if row >= start]
 
@@ -325,12 +327,7 @@ def _reading_arrow(path: str, names: Sequence[str] = (), first: int = 1) -> Iter
 
 
 def read_csv(
-    path: str,
-    *,
-    delimiter: str | None = None,
-    header: bool | str = "auto",
-    target: Column | None = None,
-    **others: Any,
+    path: str, *, delimiter: str | None = None, header: bool | str = "auto", target: Column | None = None, **others: Any
 ) -> Source:
     """Open a table in UTF-8 text, gzip or plain.
 
