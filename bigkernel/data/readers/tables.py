@@ -4,9 +4,8 @@ Numeric columns become features (k, d) in their common dtype; at most one column
 the group and one the ids of the rows, both of whole numbers or names. Rows stream by block or row group.
 
 Messages count rows of data from 0, without the header and empty lines. In text, an invalid number is an error of
-Arrow's that names row, column and text. Runs of blanks between cells are
-reduced to one before pyarrow reads them. Page checksums of Parquet are verified if the file has them; without them not
-all damage is detected.
+Arrow's that names row, column and text. Runs of blanks between cells are reduced to one before pyarrow reads them. Page
+checksums of Parquet are verified if the file has them; without them not all damage is detected.
 """
 
 from __future__ import annotations
