@@ -61,7 +61,7 @@ MODELS = {
     ),
     "poses": (make_pipeline(bk.MomentNormalizer(), bk.OrientationFeatures(), bk.XNVClassifier(**SMALL)), LABELS),
 }
-pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning", "ignore:.*load refuses")
 
 
 def stored(model, path):
