@@ -86,11 +86,13 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "sklearn.preprocessing.OrdinalEncoder": (*_CATEGORIES, "_missing_indices"),
     "sklearn.impute.SimpleImputer": ("statistics_", "_fit_dtype", "_fill_dtype"),
     "sklearn.impute.MissingIndicator": ("features_", "_n_features", "_precomputed"),
+    "sklearn.compose.TransformedTargetRegressor": ("_training_dim",),
     "sklearn.compose.ColumnTransformer": (
         *("sparse_output_", "output_indices_", "_columns", "_transformer_to_input_indices"),
     ),
 }
 _COMMON = ("n_features_in_", "feature_names_in_", "_sklearn_output_config")
+_INNER = ("indicator_", "regressor_", "transformer_")  # of scikit-learn, fitted
 _ADVICE = "joblib.dump or skops.io.dump store any Pipeline, and such files must only be loaded from trusted sources"
 
 
@@ -118,7 +120,8 @@ def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True
     A Pipeline may begin with transformers of scikit-learn whose fit is numbers and text: StandardScaler, MinMaxScaler,
     MaxAbsScaler, RobustScaler, Normalizer, QuantileTransformer, PCA, TruncatedSVD, VarianceThreshold, SimpleImputer,
     OneHotEncoder, OrdinalEncoder, FunctionTransformer of a NumPy function, and a ColumnTransformer of these, whose
-    columns are stored as the fit selected them. Of a `LabelledRowsClassifier` the classifier is stored.
+    columns are stored as the fit selected them. A TransformedTargetRegressor is stored with transformers of these
+    classes. Of a `LabelledRowsClassifier` the classifier is stored.
 
     Parameters
     ----------
@@ -229,8 +232,8 @@ def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
             own if np.isscalar(own) or isinstance(own, slice) else [*own] for *_, own in step.transformers_
         ]
         fit["_transformer_to_input_indices"] = columns
-    elif getattr(step, "indicator_", None) is not None:
-        inner = [("indicator_", step.indicator_)]
+    else:
+        inner = [(one, getattr(step, one)) for one in _INNER if getattr(step, one, None) is not None]
     said = {"class": name, "params": params, "fitted": packing.pack(fit, path)}
     return {**said, "inner": _pack_named(inner, path, packing)} if inner else said
 
@@ -252,6 +255,9 @@ def _params(step: BaseEstimator) -> dict[str, Any]:
     params: dict[str, Any] = step.get_params(deep=False)
     for name in ("transformer_list", "transformers"):
         params.pop(name, None)  # the fitted ones are stored
+    for name in ("regressor", "transformer"):
+        if params.get(name) is not None:
+            params[name] = "given"
     if not isinstance(params.get("remainder", ""), str):
         params["remainder"] = "drop"  # where columns remain, it is stored with the transformers
     if not isinstance(params.get("landmarks", ""), str):
@@ -280,6 +286,9 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
         params["transformer_list"] = [(label, clone(one)) for label, one in named]
     if name == "sklearn.compose.ColumnTransformer":
         params["transformers"] = []
+    if name == "sklearn.compose.TransformedTargetRegressor":
+        fits = dict(named)
+        params |= {one: clone(fits[f"{one}_"]) for one in ("regressor", "transformer") if params[one] is not None}
     wrong = sorted(set(params) ^ set(kind._get_param_names()))
     require(not wrong, f"{kind.__name__}: parameters {wrong} are unknown or missing")
     fitted = unpack(said["fitted"], _kind_of, contents)
@@ -318,15 +327,19 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
     outputs = {*fitted.get("_sklearn_output_config", {}).values()}
     require(by_feature and outputs <= {"default", "pandas", "polars"}, f"{kind}: expected values of {d} features")
     for name, value in fitted.items():
-        setattr(step, name, list(value) if isinstance(value, tuple) else value)
+        if not isinstance(getattr(type(step), name, None), property):
+            setattr(step, name, list(value) if isinstance(value, tuple) else value)
     if kind == "RandomFourier":
         require_frequencies(kind, d, int(step.n_components))
     if kind == "sklearn.impute.SimpleImputer":
-        step.indicator_ = dict(named).get("indicator_")
-    elif kind == "sklearn.compose.ColumnTransformer":
+        step.indicator_ = None
+    if kind == "sklearn.compose.ColumnTransformer":
         _set_columns(step, d, named)
-    elif named:
+    elif kind == "RowUnion":
         step.transformers_ = [one for _, one in named]
+    else:
+        require({label for label, _ in named} <= {*_INNER}, f"{kind}: unknown steps")
+        vars(step).update(named)
     if hasattr(step, "_row_map"):
         step._row_map().width(d)
 

@@ -83,7 +83,7 @@ class Predictor:
         A `ConfigError` names a step, kernel or feature map that needs more than NumPy, or is not supported.
         """
         *before, (_, last) = getattr(model, "steps", [("", model)])
-        if not hasattr(last, "predict"):
+        if not (hasattr(last, "predict") and hasattr(last, "_expansion")):
             raise ConfigError(
                 f"predictor: expected a classifier or regressor of bigkernel, found {type(last).__name__}"
             )
