@@ -281,7 +281,7 @@ def unpack(said: Any, kinds: Kinds, contents: Contents) -> Any:
     if names == {"slice"}:
         return slice(*unpack(said["slice"], kinds, contents))
     if names == {"ufunc"}:
-        require(isinstance(function := getattr(np, said["ufunc"]), np.ufunc), "expected a function of NumPy")
+        require(isinstance(function := vars(np).get(said["ufunc"]), np.ufunc), "expected a function of NumPy")
         return function
     if names == {"table"}:
         return {key: unpack(item, kinds, contents) for key, item in said["table"].items()}

@@ -328,7 +328,7 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
     require(by_feature and outputs <= {"default", "pandas", "polars"}, f"{kind}: expected values of {d} features")
     for name, value in fitted.items():
         if not isinstance(getattr(type(step), name, None), property):
-            setattr(step, name, list(value) if isinstance(value, tuple) else value)
+            setattr(step, name, list(value) if isinstance(value, tuple) and "." in kind else value)
     if kind == "RandomFourier":
         require_frequencies(kind, d, int(step.n_components))
     if kind == "sklearn.impute.SimpleImputer":

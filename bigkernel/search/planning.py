@@ -141,11 +141,14 @@ def _transform_targets(wrapper: TransformedTargetRegressor, y: ColumnLike) -> tu
     """Fit the transformation of targets as scikit-learn does; return the targets before and after it."""
     if y is None:
         raise DataError("y: expected targets in memory for a TransformedTargetRegressor, found None")
-    given: Array = check_array(np.asarray(y), input_name="y", ensure_2d=False, dtype="numeric")
-    wrapper._training_dim = given.ndim
-    columns = given.reshape(len(given), -1)
-    wrapper._fit_transformer(columns)
-    return given, np.asarray(wrapper.transformer_.transform(columns)).reshape(given.shape)
+    try:
+        given: Array = check_array(np.asarray(y), input_name="y", ensure_2d=False, dtype="numeric")
+        wrapper._training_dim = given.ndim
+        columns = given.reshape(len(given), -1)
+        wrapper._fit_transformer(columns)
+        return given, np.asarray(wrapper.transformer_.transform(columns)).reshape(given.shape)
+    except ValueError as error:
+        raise DataError(f"TransformedTargetRegressor: {error}") from error
 
 
 def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, scoring: Scoring) -> list[Prepared]:

@@ -151,6 +151,8 @@ BEFORE = [
     (ConfigError, "param_grid: .*Invalid parameter 'sigma'", {"grid": [{"alpha": [1.0]}, {"sigma": [1.0]}]}),
     *((ConfigError, "estimator", {"model": model, "grid": {}}) for model in NONE),
     (*STEP, {"model": TransformedTargetRegressor(MODEL, transformer=StandardScaler()), "grid": {}}),
+    (DataError, "y: expected targets in memory", {"model": TransformedTargetRegressor(MODEL), "grid": {}, "y": None}),
+    (DataError, "'inverse_func' must also", {"model": TransformedTargetRegressor(MODEL, func=np.exp), "grid": {}}),
     (ConfigError, "neg_gcv is not on the original scale",
      {"model": TransformedTargetRegressor(MODEL), "grid": {}, "scoring": "neg_gcv"}),
     *((ConfigError, "scoring: ", {"scoring": scoring}) for scoring in UNKNOWN),
