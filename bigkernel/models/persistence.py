@@ -68,28 +68,27 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "RowUnion": (),
     "sklearn.preprocessing.StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
     "sklearn.preprocessing.MinMaxScaler": (
-        *("min_", "data_min_", "data_max_", "data_range_", "scale_", "n_samples_seen_"),
+        "min_",
+        "data_min_",
+        "data_max_",
+        "data_range_",
+        "scale_",
+        "n_samples_seen_",
     ),
     "sklearn.preprocessing.MaxAbsScaler": ("max_abs_", "scale_", "n_samples_seen_"),
     "sklearn.preprocessing.RobustScaler": ("center_", "scale_"),
     "sklearn.preprocessing.Normalizer": (),
     "sklearn.preprocessing.QuantileTransformer": ("n_quantiles_", "quantiles_", "references_"),
-    "sklearn.decomposition.PCA": (
-        *("n_components_", "n_samples_", "components_", "mean_", *_SPECTRUM, "noise_variance_"),
-    ),
+    "sklearn.decomposition.PCA": ("n_components_", "n_samples_", "components_", "mean_", *_SPECTRUM, "noise_variance_"),
     "sklearn.decomposition.TruncatedSVD": ("components_", *_SPECTRUM),
     "sklearn.feature_selection.VarianceThreshold": ("variances_",),
     "sklearn.preprocessing.FunctionTransformer": (),
-    "sklearn.preprocessing.OneHotEncoder": (
-        *(*_CATEGORIES, "drop_idx_", "_drop_idx_after_grouping", "_n_features_outs"),
-    ),
+    "sklearn.preprocessing.OneHotEncoder": (*_CATEGORIES, "drop_idx_", "_drop_idx_after_grouping", "_n_features_outs"),
     "sklearn.preprocessing.OrdinalEncoder": (*_CATEGORIES, "_missing_indices"),
     "sklearn.impute.SimpleImputer": ("statistics_", "_fit_dtype", "_fill_dtype"),
     "sklearn.impute.MissingIndicator": ("features_", "_n_features", "_precomputed"),
     "sklearn.compose.TransformedTargetRegressor": ("_training_dim",),
-    "sklearn.compose.ColumnTransformer": (
-        *("sparse_output_", "output_indices_", "_columns", "_transformer_to_input_indices"),
-    ),
+    "sklearn.compose.ColumnTransformer": ("sparse_output_", "output_indices_", "_columns", "_indices"),
 }
 _COMMON = ("n_features_in_", "feature_names_in_", "_sklearn_output_config")
 _INNER = ("indicator_", "regressor_", "transformer_")  # of scikit-learn, fitted
@@ -154,7 +153,9 @@ def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True
     try:
         described = _pack_step(model, "model", packing) if moments else None
     except ConfigError as error:
-        raise ConfigError(f"save_model: {str(error).removeprefix('save_model: ')}; {_ADVICE}") from None
+        raise ConfigError(
+            f"save_model: {str(error).removeprefix('save_model: ').removeprefix('model.')}; {_ADVICE}"
+        ) from None
     fault = ""
     try:
         predictor = Predictor.of(model).packed(packing)
@@ -228,10 +229,8 @@ def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
         columns = {label: [int(i) for i in own] for label, own in step._transformer_to_input_indices.items()}
         # of no columns a transformer is not fitted
         inner = [(label, one if columns[label] else "drop") for label, one, _ in step.transformers_]
-        fit["_columns"] = [
-            own if np.isscalar(own) or isinstance(own, slice) else [*own] for *_, own in step.transformers_
-        ]
-        fit["_transformer_to_input_indices"] = columns
+        given = [own if np.isscalar(own) or isinstance(own, slice) else [*own] for *_, own in step.transformers_]
+        fit |= {"_columns": given, "_indices": columns}
     else:
         inner = [(one, getattr(step, one)) for one in _INNER if getattr(step, one, None) is not None]
     said = {"class": name, "params": params, "fitted": packing.pack(fit, path)}
@@ -346,25 +345,21 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
 
 def _set_columns(step: Any, d: int, named: list[tuple[str, Any]]) -> None:
     """Set the transformers of a ColumnTransformer, with columns of d features, as its fit does."""
-    indices = {label: [*columns] for label, columns in step._transformer_to_input_indices.items()}
+    indices = {label: [*columns] for label, columns in vars(step).pop("_indices").items()}
     inside = all(type(i) is int and 0 <= i < d for columns in indices.values() for i in columns)
     require(inside and {label for label, _ in named} <= set(indices), f"columns {indices} are not of {d} features")
     columns = [[*own] if isinstance(own, tuple) else own for own in step._columns]
     step._transformer_to_input_indices = indices
     step.transformers_ = [(label, one, own) for (label, one), own in zip(named, columns, strict=True)]
-    step.transformers = [(label, _unfitted(one), own) for label, one, own in step.transformers_]
+    step.transformers = [
+        (label, "passthrough" if getattr(one, "func", one) is None else clone(one, safe=False), own)
+        for label, one, own in step.transformers_
+    ]
     step._remainder = ("remainder", step.remainder, [])
     if named and named[-1][0] == "remainder":
         step._remainder = step.transformers.pop()
         step.remainder = step._remainder[1]
     step._columns = columns[: len(step.transformers)]
-
-
-def _unfitted(step: Any) -> Any:
-    """Return a transformer as a parameter of a ColumnTransformer."""
-    if isinstance(step, str):
-        return step
-    return "passthrough" if getattr(step, "func", step) is None else clone(step)
 
 
 def _require_shapes(name: str, arrays: Mapping[str, tuple[Any, tuple[int, ...]]]) -> None:
