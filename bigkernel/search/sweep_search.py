@@ -16,7 +16,6 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, is_classifier
 from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.model_selection import ParameterGrid
-from sklearn.pipeline import Pipeline
 from sklearn.utils import Tags, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
@@ -121,10 +120,11 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
 
     Parameters
     ----------
-    estimator : estimator or Pipeline
+    estimator : estimator, Pipeline or TransformedTargetRegressor
         KernelRidge, KernelRidgeClassifier, Ridge, LinearRegression, SSSL, SSSLClassifier, XNV, XNVClassifier or
         ARTLClassifier, each with landmarks; or a Pipeline that ends with one, whose transforms are fitted once, on all
-        rows. Exact forms (without n_landmarks) share no sweep; use GridSearchCV for them.
+        rows; or a TransformedTargetRegressor of either by functions, whose scores are on the original scale. Exact
+        forms (without n_landmarks) share no sweep; use GridSearchCV for them.
     param_grid : dict or list of dicts
         As in GridSearchCV. `alpha`, `n_components` and `fit_intercept` need no sweep of their own; kernels of one type
         share a sweep, bandwidths included, as far as memory allows; other landmarks, dtypes, transforms or class
@@ -226,7 +226,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         classifier = is_classifier(everyone[0].last)
         if any(is_classifier(candidate.last) != classifier for candidate in everyone):
             raise ConfigError("param_grid: expected only classifiers or only regressors, found both")
-        self._scoring = chosen(self.scoring, classifier=classifier)
+        self._scoring = chosen(self.scoring, classifier=classifier, by_values=everyone[0].wrapper is not None)
         self._check_refit()
         return prepare(everyone, given, cv=self.cv, seed=int(self.random_state), scoring=self._scoring)
 
@@ -346,7 +346,4 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         pairs = ((one, member) for one in prepared for member in one.members)
         one, candidate = next(pair for pair in pairs if pair[1].index == self.best_index_)
         one.work.fit(candidate)
-        if not isinstance(candidate.model, Pipeline):
-            return candidate.last
-        fitted = [] if one.steps is None else one.steps.steps
-        return Pipeline([*fitted, (candidate.model.steps[-1][0], candidate.last)])
+        return one.fitted(candidate)

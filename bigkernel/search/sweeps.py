@@ -17,6 +17,7 @@ from typing import TypeVar
 import numpy as np
 from distributed import Client
 from sklearn.base import BaseEstimator
+from sklearn.compose import TransformedTargetRegressor
 from threadpoolctl import threadpool_limits
 
 from bigkernel.arrays import Array
@@ -66,6 +67,7 @@ class Candidate:
     model, last : an estimator or Pipeline with these parameters, and its last step
     method, columns : of the last step
     solve_settings : in which candidates that share all moments may differ
+    wrapper : what transforms the targets of `model`, or None
     basis : the columns, once they are chosen
     choice : of conjugate gradients; None of a direct solve
     """
@@ -77,6 +79,7 @@ class Candidate:
     method: Method
     columns: BasisChoice | RowChoice
     solve_settings: SolveSettings
+    wrapper: TransformedTargetRegressor | None = None
     basis: Columns = field(init=False)
     choice: PreconditionerChoice | None = None
 
@@ -88,7 +91,8 @@ class SearchData:
     Attributes
     ----------
     rows, targets, inputs : as in `Training`
-    judging : the rows with the weights of scores
+    judging : the rows with the weights and targets of scores
+    inverse : function from values of f (n, c) to predictions on the scale of these targets
     moments : of all rows, by the identity of the list of a kernel's candidates
     ends : by candidate, the sum of the coefficients of conjugate gradients over folds, and the number of folds
     """
@@ -97,6 +101,7 @@ class SearchData:
     targets: Targets
     inputs: Inputs
     judging: Rows
+    inverse: Callable[[Array], Array] | None = None
     moments: dict[int, Problem] = field(default_factory=dict)
     ends: dict[int, tuple[Array, int]] = field(default_factory=dict)
 
