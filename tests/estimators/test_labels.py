@@ -57,6 +57,17 @@ def test_supervised_classifiers_refuse_missing_labels_and_report_minus_one_besid
         kind(**ROWS).fit(X, Y)
 
 
+@pytest.mark.parametrize(
+    "model", [*SEMI_SUPERVISED, *map(bk.LabelledRowsClassifier, (SVC(), bk.KernelRidgeClassifier()))]
+)
+def test_text_that_looks_like_a_missing_label_is_a_class_and_reported(model):
+    with pytest.warns(
+        MissingLabelWarning, match="the class 'nan' looks like a missing label; .*, (pass|leave)"
+    ) as warned:
+        assert "nan" in clone(model).fit(X, np.where(TRUTH == 2, "nan", labels("text"))).classes_
+    assert len(warned) == 1
+
+
 @pytest.mark.parametrize("inner", [SVC(), bk.KernelRidgeClassifier("linear", fit_intercept=True)])
 @pytest.mark.parametrize("kind", ["text", "NaN", "Int64"])
 def test_a_pipeline_fits_its_classifier_to_the_labelled_rows(inner, kind):
