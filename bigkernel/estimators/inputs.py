@@ -1,9 +1,9 @@
 """From the input of users to `Training`: validated rows, how their y becomes targets, and the names of both.
 
 NumPy arrays pass scikit-learn's validation; all else is read chunk by chunk. The label of a row is its class, or −1
-where it has none (NaN, or None beside text, where allowed). Its domain is an integer or a name, from `sample_domain`,
-or an integer of the column `domain`. Methods with domains have `Cells` (a domain and a class, or no label) as targets, whose sums one sweep
-accumulates beside the moments of all rows.
+where it has none (NaN, or None beside text, where allowed). Its domain is an integer, or a name of `sample_domain`, and
+an integer in the column `domain`. Methods with domains have `Cells` (a domain and a class, or no label) as targets,
+whose sums one sweep accumulates beside the moments of all rows.
 
 Weights by class are those of scikit-learn, a factor for the weights of every row of a class. "balanced" gives every
 class the same total weight: the factor of class c is W/(k W_c), W_c the weight of its rows, W that of all labelled rows

@@ -250,7 +250,7 @@ def fit_sides(
     Parameters
     ----------
     y : (n,) labels; None for a corpus or Rows, which carry their own
-    sample_domain : (n,) integers or names, or None: the column `domain` of the rows, or else labelled and unlabelled rows
+    sample_domain : (n,) integers or names, or None: the column `domain`, or else labelled and unlabelled rows
     sample_weight : (n,), or None: the column `weight`
 
     Raises
