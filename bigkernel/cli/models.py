@@ -40,6 +40,7 @@ _DETAILS = {
     *("training_mse", "held_out_mse", "training_error_percent", "held_out_error_percent"),
     *(name for name in _FIGURES if name != "resumed_segments"),
 }
+_MOST_LABELS = 10  # most classes whose rows are counted at the end of a fit
 # shown if there are any
 _INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")
 
@@ -76,6 +77,7 @@ def fit(
     """
     import numpy as np
 
+    from bigkernel.cli.data import describe_labels
     from bigkernel.cli.describe import build, chosen_rows, last_step
     from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.evaluation import limit_classes
@@ -121,8 +123,15 @@ def fit(
         figure = f"accuracy {verdict['accuracy_percent']:.2f} %" if classifies else f"R² {verdict['r2']:.4g}"
         say(f"{verdict['of']} {figure} on {verdict['rows']:,} rows of {corpus}")
         return
+    labels = describe_labels(opened)
+    if counts := [f"{name} {value:,.6g}" for name, value in labels.get("labels", {}).items()]:
+        joined = (", " if opened.info.classes else " ").join(counts[:_MOST_LABELS])
+        say(f"labels: {labels['labels_are']}: {joined}{', …' * (len(counts) > _MOST_LABELS)}")
     training = f"training R² {figures['training_r2']:.4g}; " if "training_r2" in figures else ""
-    say(f"{training}no rows were held out; to score others: bigkernel score {shlex.quote(model)} CORPUS")
+    say(
+        f"{training}no rows were held out; to score others: --score CORPUS, or bigkernel score {shlex.quote(model)} "
+        "CORPUS"
+    )
 
 
 def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
