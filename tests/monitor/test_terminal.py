@@ -7,7 +7,18 @@ import types
 import pytest
 from rich.console import Console
 
-from bigkernel.events.job import Incident, Note, Pulse, SegmentDone, Step, SweepEnded, SweepStarted, emit, observe
+from bigkernel.events.job import (
+    Figures,
+    Incident,
+    Note,
+    Pulse,
+    SegmentDone,
+    Step,
+    SweepEnded,
+    SweepStarted,
+    emit,
+    observe,
+)
 from bigkernel.monitor.terminal import bar
 from bigkernel.streaming.plan import Footprint, Receipt, plan
 
@@ -100,6 +111,19 @@ def test_the_bar_is_one_line_of_80_columns_with_rate_range_workers_and_retries(c
     # 100 of 1,000 rows in 20 s: 180 s left, half and twice that while only one receipt is there
     found = re.sub("[━╸╺ ]+", " ", line)
     assert found.strip() == "moments 1/10 1 min 30 s to 6 min left 1 retries 5 rows/s"
+
+
+def test_a_search_shows_which_sweep_runs_and_the_time_left_in_all(clock, screen):
+    with bar.progress(stream=screen.stream):
+        emit(Figures("sweeps", {"count": 2, "flops": 2 * PLAN.flops}))
+        for done in (10, 2):  # each segment takes 10 s
+            emit(SweepStarted("tune", "threads", PLAN))
+            for i, segment in enumerate(PLAN.segments[:done]):
+                clock.seconds += 10
+                emit(SegmentDone(receipt(i, segment), i + 1, 10))
+            if done == 10:
+                emit(SweepEnded(100.0))
+    assert re.sub("[━╸╺ ]+", " ", screen.lines()[-1]).startswith("tune sweep 2 of 2 1 min 20 s left in all 2/10")
 
 
 def test_a_pulse_that_comes_after_the_end_of_its_sweep_brings_no_bar_back(clock, screen):
