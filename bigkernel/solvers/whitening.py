@@ -137,7 +137,8 @@ def whiten(
             return _whiten_indefinite(above.whole(), eps, kernel, warn, diagnostics)
         residuals.warn_or_note(
             f"{kernel} kernel: the kernel matrix of {m} landmarks has numerical rank {rank}; dropping {m - rank} "
-            f"landmarks that repeat others (the first is {int(lost.min())})",
+            f"landmarks that depend linearly on others (the first is {int(lost.min())}): columns of unequal scale, "
+            "repeated rows or a wide kernel",
             warn,
             diagnostics,
         )
