@@ -265,7 +265,8 @@ def predict(
                 remove_at_once(store)
         seconds = time.perf_counter() - start
     arrays = {"columns": names} if table else {"arrays": [f"{name} {value.shape}" for name, value in group.arrays()]}
-    show({"rows": opened.n_rows, **arrays, "seconds": seconds}, as_json=as_json, title=out)
+    noise = {"noise_variance_alpha": float(last.fit_report()["alpha"])} if std else {}
+    show({"rows": opened.n_rows, **arrays, **noise, "seconds": seconds}, as_json=as_json, title=out)
 
 
 @click.command()

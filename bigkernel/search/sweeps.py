@@ -125,12 +125,12 @@ class SearchData:
                 raise DataError(
                     f"cv: split {split} expects a labelled row with a positive weight to {role}, found none"
                 )
-        known, names = self.targets.classes, self.inputs.classes
-        if known is None or names is None or (classes > 0).all():
+        known, names, y = self.targets.classes, self.inputs.classes, self.rows.columns.get("y")
+        if known is None or names is None or y is None or (classes > 0).all():
             return
         number, position = int(np.argmin(classes)), self.targets.position
         codes = known[(np.arange(len(known)) if position is None else position) == number]
-        rows = int(np.isin(self.rows.column("y"), codes).sum())
+        rows = int(np.isin(y.read(0, len(self.rows)), codes).sum())
         raise DataError(
             f"cv: split {split} has no training row of class {names.tolist()[number]!r}, which has {rows} labelled "
             f"row{'s' * (rows != 1)}; {'use fewer or stratified folds, or ' * (rows > 1)}leave these rows out"

@@ -142,7 +142,9 @@ def test_a_fit_ends_with_its_score_and_score_has_the_usual_figures(run, colours)
     assert alone["training_r2"] == pytest.approx(r2_score(y, f))
     text = run("fit", "numbers", "alone", "--landmarks", 20, "--overwrite").stdout
     assert text.splitlines()[-1].endswith("held out; to score others: --score CORPUS, or bigkernel score alone CORPUS")
-    assert text.splitlines()[-2].startswith("labels: ")
+    assert text.splitlines()[-2].startswith("labels: numbers: from ")
+    predicted = json.loads(run("predict", "alone", "numbers", "p.csv", "--std", "--json").stdout)
+    assert predicted["noise_variance_alpha"] == alone["alpha"]
     scored = json.loads(run("score", "flowers.model", "flowers", "--json").stdout)
     balanced = balanced_accuracy_score(COLOURS, np.asarray(colours.predict(open_corpus("flowers"))))
     assert scored["balanced_accuracy_percent"] == pytest.approx(100 * balanced)

@@ -68,7 +68,7 @@ class _Search:
 
     def share(self, sweep: lines.Data) -> float:
         """Return the share of the planned flops that is done."""
-        own = self.own * (sweep["rows_done"] + sweep["rows_under_way"]) / max(1, sweep["rows"])
+        own = self.own * float(sweep["rows_done"] + sweep["rows_under_way"]) / max(1, int(sweep["rows"]))
         return (self.before + own) / max(1.0, self.flops, self.before + self.own)
 
     def left(self, sweep: lines.Data, now: float) -> str:
