@@ -77,7 +77,6 @@ def fit(
     """
     import numpy as np
 
-    from bigkernel.cli.data import describe_labels
     from bigkernel.cli.describe import build, chosen_rows, last_step
     from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.evaluation import limit_classes
@@ -117,7 +116,13 @@ def fit(
     shown = {name: value for name, value in figures.items() if name not in _DETAILS | same and value != 0}
     show(shown, as_json=False, title=model)
     say(f"all figures: --json, or {run}/report.html" if run else "all figures: --json, or --run DIR")
-    # the score that matters is the last line
+    _say_score(opened, model, figures, verdict)
+
+
+def _say_score(opened: Corpus, model: str, figures: dict[str, Any], verdict: dict[str, Any]) -> None:
+    """Write the score that matters as the last line of a fit; without one, what the labels are."""
+    from bigkernel.cli.data import describe_labels
+
     if verdict:
         classifies, corpus = "classes" in verdict, os.path.basename(verdict["corpus"])
         figure = f"accuracy {verdict['accuracy_percent']:.2f} %" if classifies else f"R² {verdict['r2']:.4g}"
@@ -128,10 +133,8 @@ def fit(
         joined = (", " if opened.info.classes else " ").join(counts[:_MOST_LABELS])
         say(f"labels: {labels['labels_are']}: {joined}{', …' * (len(counts) > _MOST_LABELS)}")
     training = f"training R² {figures['training_r2']:.4g}; " if "training_r2" in figures else ""
-    say(
-        f"{training}no rows were held out; to score others: --score CORPUS, or bigkernel score {shlex.quote(model)} "
-        "CORPUS"
-    )
+    score = f"--score CORPUS, or bigkernel score {shlex.quote(model)} CORPUS"
+    say(f"{training}no rows were held out; to score others: {score}")
 
 
 def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:

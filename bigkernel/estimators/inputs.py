@@ -50,13 +50,7 @@ from bigkernel.engine.rows import (
     unwrapped,
 )
 from bigkernel.errors import ConfigError, DataError, MissingLabelWarning
-from bigkernel.estimators.checks import (
-    require_exact,
-    require_some,
-    require_squares,
-    require_targets,
-    warn_of_scales,
-)
+from bigkernel.estimators.checks import require_exact, require_some, require_squares, require_targets, warn_of_scales
 from bigkernel.estimators.fit_state import Inputs, Problem, Training
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.pseudo_labels import label_slots
