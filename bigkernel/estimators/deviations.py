@@ -14,7 +14,7 @@ from bigkernel.estimators.fit_state import ExactFit, IterativeFit, MomentFit, Ri
 from bigkernel.estimators.kernel_basis import of_kernel
 from bigkernel.estimators.precision import DRAW, SAFE, rounding_estimate
 from bigkernel.solvers.accuracy import perturbations
-from bigkernel.solvers.posterior import NystromPosterior, Posterior, exact_posterior, reduced_posterior
+from bigkernel.solvers.posterior import NystromPosterior, Posterior, exact_posterior, nystrom_posterior
 from bigkernel.solvers.qr_ridge import qr_posterior
 from bigkernel.solvers.residuals import ENOUGH, PROMISE
 from bigkernel.solvers.ridge import rounding_of_rotation
@@ -72,7 +72,7 @@ def posterior_of_sums(fit: MomentFit, whitening: Whitening) -> tuple[NystromPost
         G += E
         sums = replace(whitened, G=G, C=whitened.C + others[:, :-1], s=whitened.s + others[:, -1])
         rotated, small = centre_whitened(sums, whitening, fit_intercept=flag)
-        return rotated, reduced_posterior(small, whitened.rows, whitening, float(solution.alpha), fit_intercept=flag)
+        return rotated, nystrom_posterior(small, whitened.rows, whitening, float(solution.alpha), fit_intercept=flag)
 
     rotated, posterior = perturbed(0.0, np.zeros((1, len(whitened.t) + 1)))
     estimate, points = rounding_estimate(fit, whitening), of_kernel(fit.basis).sample_block()

@@ -188,7 +188,7 @@ def reduce_moments(moments: Moments, whitening: Whitening) -> Moments:
 
     Moments about a shift are whitened first and shifted then: smaller entries have less rounding to amplify.
     """
-    return _about_zero(whiten_moments(moments, whitening), whitening)
+    return _shift_to_zero(whiten_moments(moments, whitening), whitening)
 
 
 def whiten_moments(moments: Moments, whitening: Whitening) -> Moments:
@@ -197,7 +197,7 @@ def whiten_moments(moments: Moments, whitening: Whitening) -> Moments:
     return replace(moments, G=G, C=C, s=s)
 
 
-def _about_zero(whitened: Moments, whitening: Whitening) -> Moments:
+def _shift_to_zero(whitened: Moments, whitening: Whitening) -> Moments:
     # G is overwritten
     G, C, s = whitened.G, whitened.C, whitened.s
     if whitened.shift is not None:
@@ -234,7 +234,7 @@ def reduce_and_centre(
 def centre_whitened(whitened: Moments, whitening: Whitening, *, fit_intercept: bool) -> tuple[Moments, Reduced]:
     """Return whitened moments (`whiten_moments`), without an intercept about 0, and these centred; G is overwritten."""
     if not fit_intercept:
-        rotated = _about_zero(whitened, whitening)
+        rotated = _shift_to_zero(whitened, whitening)
         return rotated, centre(rotated, fit_intercept=False)
     rotated = replace(whitened, shift=None)
     small = centre(rotated, fit_intercept=True)
