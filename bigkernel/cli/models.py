@@ -40,6 +40,7 @@ _DETAILS = {
     *("training_mse", "held_out_mse", "training_error_percent", "held_out_error_percent"),
     *(name for name in _FIGURES if name != "resumed_segments"),
 }
+_MOST_LABELS = 10  # most classes whose rows are counted at the end of a fit
 # shown if there are any
 _INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")
 
@@ -115,14 +116,25 @@ def fit(
     shown = {name: value for name, value in figures.items() if name not in _DETAILS | same and value != 0}
     show(shown, as_json=False, title=model)
     say(f"all figures: --json, or {run}/report.html" if run else "all figures: --json, or --run DIR")
-    # the score that matters is the last line
+    _say_score(opened, model, figures, verdict)
+
+
+def _say_score(opened: Corpus, model: str, figures: dict[str, Any], verdict: dict[str, Any]) -> None:
+    """Write the score that matters as the last line of a fit; without one, what the labels are."""
+    from bigkernel.cli.data import describe_labels
+
     if verdict:
         classifies, corpus = "classes" in verdict, os.path.basename(verdict["corpus"])
         figure = f"accuracy {verdict['accuracy_percent']:.2f} %" if classifies else f"R² {verdict['r2']:.4g}"
         say(f"{verdict['of']} {figure} on {verdict['rows']:,} rows of {corpus}")
         return
+    labels = describe_labels(opened)
+    if counts := [f"{name} {value:,.6g}" for name, value in labels.get("labels", {}).items()]:
+        joined = (", " if opened.info.classes else " ").join(counts[:_MOST_LABELS])
+        say(f"labels: {labels['labels_are']}: {joined}{', …' * (len(counts) > _MOST_LABELS)}")
     training = f"training R² {figures['training_r2']:.4g}; " if "training_r2" in figures else ""
-    say(f"{training}no rows were held out; to score others: bigkernel score {shlex.quote(model)} CORPUS")
+    score = f"--score CORPUS, or bigkernel score {shlex.quote(model)} CORPUS"
+    say(f"{training}no rows were held out; to score others: {score}")
 
 
 def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
@@ -255,7 +267,8 @@ def predict(
                 remove_at_once(store)
         seconds = time.perf_counter() - start
     arrays = {"columns": names} if table else {"arrays": [f"{name} {value.shape}" for name, value in group.arrays()]}
-    show({"rows": opened.n_rows, **arrays, "seconds": seconds}, as_json=as_json, title=out)
+    noise = {"noise_variance_alpha": float(last.fit_report()["alpha"])} if std else {}
+    show({"rows": opened.n_rows, **arrays, **noise, "seconds": seconds}, as_json=as_json, title=out)
 
 
 @click.command()

@@ -256,7 +256,7 @@ class RowsEstimator(BaseEstimator):
         y : (n,) labels, or (n,) or (n, c) numbers; None for a corpus that carries its own
             In semi-supervised methods a row is unlabelled where a number is NaN, or a label −1 (among text "-1").
         sample_weight : (n,), or None
-        sample_domain : (n,) integers
+        sample_domain : (n,) integers or names
             The domain of each row, for balanced landmarks; lazy rows may carry theirs in a column.
         """
         self.check_parameters()

@@ -42,7 +42,7 @@ class Inputs:
     classes : (c,) sorted labels
     flat : whether numeric targets are one column (n,), not (n, c)
     target_shift : (c,) a point near the mean of numeric targets, subtracted before they are summed
-    domains, source_domains, target_domains : sorted integers
+    domains, source_domains, target_domains : sorted integers or names
     """
 
     n_features: int

@@ -32,7 +32,7 @@ from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.search.scoring import FoldSolutions
-from bigkernel.search.splits import Partition, require_fold
+from bigkernel.search.splits import Partition
 from bigkernel.search.sweeps import (
     Candidate,
     GridSweep,
@@ -201,7 +201,7 @@ class AdaptingSweep(GridSweep):
         assert sums.whitening is not None
         for fold, split in enumerate(splits):
             held, own = sides.test_sums(problem.statistics, fold), sides.split_sums(problem.statistics, fold)
-            require_fold(split, float(held["n"].sum()), float(own["n"][1]), own["t"][1])
+            sums.data.require_fold(split, float(held["n"].sum()), float(own["n"][1]), own["t"][1])
             if not own["n"][0] > 0:
                 raise DataError(f"cv: split {split} expects a row of the target with a positive weight, found none")
         methods = [_adapting(candidate) for candidate in sums.members]

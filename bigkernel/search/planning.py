@@ -117,9 +117,10 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
         last.check_parameters()
         method, columns = method_of(last)
         if columns.exact:
+            name, flat = type(last).__name__, " and manifold=0" * hasattr(last, "manifold")
             raise ConfigError(
-                "estimator: exact fits (n_landmarks=None) share no sweep; set n_landmarks, or use scikit-learn's "
-                "GridSearchCV"
+                f"estimator: exact fits ({name} with n_landmarks=None{flat}) share no sweep; set n_landmarks, as in "
+                f"{name}(n_landmarks=500), or use scikit-learn's GridSearchCV"
             )
         weighting = getattr(last, "class_weight", None)
         solve_settings = replace(method.solve_settings(), weighting="" if weighting is None else repr(weighting))

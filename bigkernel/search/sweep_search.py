@@ -23,7 +23,7 @@ from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import BestAtEdgeWarning, ConfigError
 from bigkernel.estimators.base import available, lacking, set_parameters, shown
 from bigkernel.estimators.inputs import is_lazy
-from bigkernel.events.job import Note, emit, job
+from bigkernel.events.job import Figures, Note, emit, job
 from bigkernel.html import columns, readable, table
 from bigkernel.search.planning import Given, Prepared, SearchPlan, candidates_of, planned, prepare
 from bigkernel.search.results import choose, cv_table, edges, warn_of_errors
@@ -262,7 +262,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
     ) -> Self:
         """Evaluate every candidate on every split of the rows X (n, d) with targets y, and refit the best on all rows.
 
-        X and y are those of the estimator; `groups` and `sample_domain` are (n,) integers.
+        X and y are those of the estimator; `groups` and `sample_domain` are (n,) integers, domains also names.
 
         Raises
         ------
@@ -290,6 +290,9 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         self.plan_ = self._plan(prepared)
         self.n_splits_ = self.plan_.splits
         emit(Note(str(self.plan_)))
+        learned = [event for one in prepared for event in one.learned]  # which have ended
+        remaining = self.plan_.flops - sum(event.plan.flops for event in learned)
+        emit(Figures("sweeps", {"count": self.plan_.count - len(learned), "flops": remaining}))
         tested: dict[tuple[int, int], Tested] = {}
         seconds: dict[int, float] = {}
         for one in prepared:

@@ -34,7 +34,7 @@ from bigkernel.estimators.precision import Coefficients, perturbed_errors, probe
 from bigkernel.events.job import Step, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap, IdentityMap, LandmarkFamily
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
-from bigkernel.search.splits import Partition, require_fold
+from bigkernel.search.splits import Partition
 from bigkernel.solvers.conjugate_gradients import PreconditionerChoice
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
@@ -123,6 +123,24 @@ class SearchData:
             joined |= graph  # which is of all rows
         self.moments[id(members)] = replace(problem, statistics=joined)
 
+    def require_fold(self, split: int, tested: float, trained: float, classes: Array) -> None:
+        """Raise `DataError` unless the test and training rows of a split, and of each class (c,), have weight."""
+        for weight, role in ((tested, "test"), (trained, "train on")):
+            if not weight > 0:
+                raise DataError(
+                    f"cv: split {split} expects a labelled row with a positive weight to {role}, found none"
+                )
+        known, names, y = self.targets.classes, self.inputs.classes, self.rows.columns.get("y")
+        if known is None or names is None or y is None or (classes > 0).all():
+            return
+        number, position = int(np.argmin(classes)), self.targets.position
+        codes = known[(np.arange(len(known)) if position is None else position) == number]
+        rows = int(np.isin(y.read(0, len(self.rows)), codes).sum())
+        raise DataError(
+            f"cv: split {split} has no training row of class {names.tolist()[number]!r}, which has {rows} labelled "
+            f"row{'s' * (rows != 1)}; {'use fewer or stratified folds, or ' * (rows > 1)}leave these rows out"
+        )
+
 
 @dataclass(frozen=True)
 class PlanLine:
@@ -175,6 +193,7 @@ class KernelSums:
     `whitening` is None where the sums were not probed.
     """
 
+    data: SearchData
     members: list[Candidate]
     problem: Problem
     statistic: MomentStatistic
@@ -338,7 +357,7 @@ class GridSweep:
 
         def solve(place: int, pool: ThreadPoolExecutor) -> list[FoldSolutions]:
             whitening = whitenings[place] if whitenings else None
-            sums = KernelSums(self.members[place], problems[place], statistic, whitening, partition, scoring)
+            sums = KernelSums(data, self.members[place], problems[place], statistic, whitening, partition, scoring)
             return self.solve_kernel(sums, pool)
 
         beside = _ROTATED_BYTES // (8 * groups * statistic.features.width**2)
@@ -385,15 +404,14 @@ def _centre(statistic: MomentStatistic, place: int) -> Array | None:
 
 def _require_folds(sums: KernelSums) -> None:
     """Raise `DataError` unless every fold has rows to train on and to test."""
-    total, first, targets = sums.problem.statistics, sums.first_labelled, sums.statistic.targets
+    total, first = sums.problem.statistics, sums.first_labelled
     n, t, partition = total["n"][first:], total["t"][first:], sums.partition
     if not partition.folds.count:
         sums.problem.require_labels()
         return
     for fold, split in enumerate(partition.splits):
         others = np.arange(len(n)) != fold
-        known = None if targets is None or targets.classes is None else t[others].sum(axis=0)
-        require_fold(split, float(n[fold]), float(n[others].sum()), known)
+        sums.data.require_fold(split, float(n[fold]), float(n[others].sum()), t[others].sum(axis=0))
 
 
 def _side_by_side(

@@ -404,7 +404,8 @@ BAD = {
     "csv not UTF-8": (lambda: write("t.csv", b"1,a\n2,\xff\n"), "line 2: not UTF-8"),
     "csv NUL": (lambda: write("t.csv", b"1,a\n2,\0\n"), "line 2: found a NUL character"),
     "csv one column": (lambda: write("t.csv", "1\n2\n"), "expected several columns, found one"),
-    "parquet text": (lambda: write("t.parquet", table(t=["u"] * 300, y=Y)), "'t': expected numbers, found string"),
+    "parquet text": (lambda: write("t.parquet", table(city=["Ulm"] * 300, y=Y)), "1 column of text: 'city'; leave"),
+    "csv columns of text": (lambda: write("t.csv", "a b,c,d,y\nno,5,?,0\n,6,no,1\n"), "(--drop 'a b' --drop d)"),
     "usps short": (lambda: write("u", "3 0.5\n"), "expected a digit and 256 grey values", {"format": "usps"}),
     # empty
     "csv empty": (lambda: write("t.csv", ""), "at least one row, found an empty file"),

@@ -169,6 +169,7 @@ BEFORE = [
     (ConfigError, "alpha: expected a finite number of at least 0", {"grid": {"alpha": [1.0, -1.0]}}),
     (ConfigError, "alpha: expected a finite number of at least 0", {"model": Ridge(), "grid": {"alpha": [np.nan]}}),
     (ConfigError, "exact.*share no sweep.*GridSearchCV", {"model": KernelRidge(), "grid": {"n_landmarks": [5, None]}}),
+    (ConfigError, "SSSL with n_landmarks=None and manifold=0.*=500", {"model": SSSL(), "grid": {"manifold": [0, 1.0]}}),
     (ConfigError, "cv=0: r2 needs held-out rows", {"cv": 0}),
     (ConfigError, "SelectKBest learns from y",
      {"model": Pipeline([("s", SelectKBest(k=2)), ("m", CLASSIFIER)]), "grid": {}, "y": LABELS}),

@@ -16,6 +16,7 @@ import hashlib
 import io
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -51,8 +52,8 @@ _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _WHOLE_ID = r"^(0|-?[1-9][0-9]{0,17})$"  # the text of an int64 that is written in the same way again
 _ID_NAME = re.compile(r"(?!(?:prediction|decision|std|manifest)$|\.|__)[^/]+")  # names an array beside predictions
 _ADVICE = (
-    "keep a column of text as the ids (--id-column COLUMN), leave out others (--drop COLUMN), or rows with missing or "
-    "invalid values (--on-bad-rows skip); copy a damaged file again"
+    "fill missing values, keep a column of text as the ids (--id-column COLUMN), leave out columns (--drop COLUMN) or rows "
+    "(--on-bad-rows skip); copy a damaged file again"
 )
 _MISSING = ("", "?", "NA", "N/A", "null", "None")  # labels of rows that are left out as bad
 _UNLABELLED = (
@@ -157,6 +158,19 @@ def _find(path: str, names: Sequence[str], column: str | int, role: str) -> int:
     return position % len(names)
 
 
+def _refuse_text(path: str, columns: Columns, places: Sequence[int]) -> None:
+    """Raise `DataError` if there are columns of features that hold text."""
+    if places:
+        names = [columns.names[place] for place in places[:5]]
+        shown = ", ".join(map(repr, names)) + ", …" * (len(places) > 5)
+        drop = " ".join(f"--drop {shlex.quote(name)}" for name in names)
+        raise DataError(
+            f"{path}: {len(places)} column{'s' * (len(places) > 1)} of text: {shown}; leave them out ({drop}), encode "
+            f"them as in pandas.get_dummies(table, columns={names}, dtype=float), or name one as --target, "
+            "--id-column or --group-column"
+        )
+
+
 def _block_of(path: str, rows: NDArray[Any], batch: Any, columns: Columns, dtype: np.dtype[Any]) -> Block:
     """Return the block of an Arrow batch with these rows of the file, with `columns.read` in that order."""
     d, missing = len(columns.features), np.zeros(batch.num_rows, bool)
@@ -165,7 +179,8 @@ def _block_of(path: str, rows: NDArray[Any], batch: Any, columns: Columns, dtype
             missing |= column.is_null().to_numpy(zero_copy_only=False)
             if columns.skipped is None:
                 row, name = rows[np.argmax(missing)], columns.names[place]
-                advice = _UNLABELLED if place == columns.target else "missing value; skip it (--on-bad-rows skip)"
+                missed = "missing value; fill it, or skip such rows (--on-bad-rows skip)"
+                advice = _UNLABELLED if place == columns.target else missed
                 raise DataError(f"{path}: row {row} (from 0), column {name!r}: {advice}")
     x = np.empty((batch.num_rows, d), dtype)
     for j in range(d):
@@ -350,6 +365,9 @@ def read_csv(
         raise DataError(f"{path}: line 1: expected several columns, found one; set target='none'")
     names = [cell if headed and cell else f"column {place}" for place, cell in enumerate(first)]
     columns = choose(path, names, target, **others)
+    rows = [_cells(line, separator) for line in lines[int(headed) :]]
+    cells = {place: {row[place] for row in rows if len(row) > place} - {*_MISSING} for place in columns.features}
+    _refuse_text(path, columns, [place for place, texts in cells.items() if texts and not any(map(_is_number, texts))])
     source = _text_source("csv", path, columns, separator, headed, np.float64)
     return replace(source, **columns.named) if headed else source
 
@@ -371,6 +389,11 @@ def recognises_usps(head: bytes) -> bool:
     """Return True if the first line is 257 blank-separated numbers, of which the first is integral."""
     values = [number_in(cell) for cell in head.split(b"\n", 1)[0].decode("latin-1").split()]
     return len(values) == USPS_FEATURES + 1 and None not in values and (values[0] or 0.0).is_integer()
+
+
+def _is_number(cell: str) -> bool:
+    """Return whether a cell is a number, also one with a decimal comma, which is an error but no name."""
+    return number_in(cell.replace(",", ".")) is not None
 
 
 def _first_lines(path: str) -> list[str]:
@@ -423,6 +446,7 @@ def read_parquet(path: str, **options: Any) -> Source:
     assert schema is not None
     names = [field.name for field in schema if not _PANDAS_INDEX.fullmatch(field.name)]
     columns = choose(path, names, **options)
+    _refuse_text(path, columns, [place for place in columns.features if _is_text(schema.field(names[place]).type)])
     dtype = np.result_type(*(_dtype(files[0], schema.field(names[place])) for place in columns.features))
     dtype = dtype if columns.skipped is None else np.result_type(dtype, np.float32)
     if columns.target is not None:
@@ -474,11 +498,17 @@ def _opened(path: str) -> Iterator[Any]:
         yield file
 
 
+def _is_text(kind: Any) -> bool:
+    """Return whether a type of Arrow is text, or categories of text."""
+    types = _arrow("pyarrow.types")
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
 def _dtype(path: str, field: Any, *, text: bool = False) -> np.dtype[Any]:
     """Return the dtype of a column of numbers, or of labels with `text`."""
     types = _arrow("pyarrow.types")
-    kind = field.type.value_type if types.is_dictionary(field.type) else field.type
-    if text and (types.is_string(kind) or types.is_large_string(kind)):
+    if text and _is_text(field.type):
         return np.dtype(np.str_)
     if types.is_boolean(field.type):
         return np.dtype(np.uint8)
