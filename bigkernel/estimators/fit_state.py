@@ -236,6 +236,13 @@ class SpectralSolution(Solution):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class GraphSolution(SpectralSolution):
+    """A solution with the weight of its graph, 0 without one."""
+
+    manifold: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ViewSolution(Solution):
     """A solution with the canonical correlations (r,) of two views, descending, and their ranks above rounding."""
 

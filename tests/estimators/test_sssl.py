@@ -7,10 +7,20 @@ import reference_adaptation
 from numpy.testing import assert_allclose, assert_array_equal
 from rounding import catch_warnings_of
 from sklearn.base import clone
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, make_friedman1
 from sklearn.metrics import r2_score
 
-from bigkernel import SSSL, Gaussian, KernelRidgeClassifier, Linear, Sigmoid, SSSLClassifier, load_model, save_model
+from bigkernel import (
+    SSSL,
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Linear,
+    Sigmoid,
+    SSSLClassifier,
+    load_model,
+    save_model,
+)
 from bigkernel.errors import ConfigError, RankDeficiencyWarning
 
 rng = np.random.default_rng(20120718)
@@ -105,6 +115,10 @@ def test_the_defaults_learn_more_of_digits_than_from_their_labels_alone():
     both = SSSLClassifier(random_state=0).fit(rows, np.where(few, digits, -1))
     alone = KernelRidgeClassifier().fit(rows[few], digits[few])
     assert both.score(rows[~few], digits[~few]) > alone.score(rows[~few], digits[~few]) + 0.05
+    # without clusters a graph loses
+    rows, y = make_friedman1(1000, noise=1.0, random_state=0)
+    both = SSSL(random_state=0).fit(rows, np.where(few, y, np.nan))
+    assert both.score(rows[~few], y[~few]) > KernelRidge().fit(rows[few], y[few]).score(rows[~few], y[~few])
 
 
 @pytest.mark.parametrize("settings, points, oracle", forms(sigmoid).values(), ids=forms(sigmoid))
@@ -154,29 +168,31 @@ def test_weights_count_rows(form):
     )
 
 
+def dense_gcv(target=PARTLY, weight=np.ones(N), **settings):  # noqa: B008
+    """Return the GCV of a fit: with the identity as targets of the labelled rows, predictions are the hat matrix."""
+    n, unit = LABELLED.sum(), np.full((N, LABELLED.sum()), np.nan)
+    unit[LABELLED] = np.eye(n)
+    values, hat = (SSSL(**settings).fit(X, y, sample_weight=weight).predict(X)[LABELLED] for y in (target, unit))
+    return weight[LABELLED] @ (target[LABELLED] - values) ** 2 / n / (1 - np.trace(hat) / n) ** 2
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_gcv_minimises_the_dense_criterion(form):
-    settings, n = FORMS[form][0], LABELLED.sum()
-    weight = rng.uniform(0.5, 2, N)
-    # with the identity as targets of the labelled rows, their predictions are the hat matrix
-    unit = np.full((N, n), np.nan)
-    unit[LABELLED] = np.eye(n)
+    weight, given = rng.uniform(0.5, 2, N), GIVEN | FORMS[form][0]
+    chosen = SSSL(**given | {"alpha": "gcv"}).fit(X, PARTLY, sample_weight=weight).alpha_
+    score = lambda alpha: dense_gcv(PARTLY, weight, **given | {"alpha": alpha}).sum()  # noqa: E731
+    assert score(chosen) <= min(score(alpha) for alpha in np.geomspace(1e-8, 1e3, 12)) * (1 + 1e-6)
 
-    def fitted(alpha, targets):
-        return SSSL(**GIVEN | settings | {"alpha": alpha}).fit(X, targets, sample_weight=weight)
 
-    models = [fitted(1.0, targets) for targets in (PARTLY, unit)]
-
-    def score(alpha):
-        if settings:
-            values, hat = (model.set_params(alpha=alpha).refit().predict(X)[LABELLED] for model in models)
-        else:
-            values, hat = (fitted(alpha, targets).predict(X)[LABELLED] for targets in (PARTLY, unit))
-        left = 1 - np.trace(hat) / n
-        return (weight[LABELLED, None] * (Y[LABELLED] - values) ** 2).sum() / n / left**2
-
-    model = fitted("gcv", PARTLY)
-    assert score(model.alpha_) <= min(score(alpha) for alpha in np.geomspace(1e-8, 1e3, 23)) * (1 + 1e-6)
+@pytest.mark.parametrize("y, expected", [(X.sum(axis=1), 1.0), (X[:, 0] * X[:, 1], 0.1)], ids=["linear", "product"])
+def test_the_weight_of_the_graph_is_the_largest_whose_gcv_is_small(y, expected, tmp_path):
+    y = np.where(LABELLED, y, np.nan)
+    scores = {weight: dense_gcv(y, **GRAPH | {"manifold": weight}) for weight in (0.0, 0.1, 1.0)}
+    assert max(weight for weight in scores if scores[weight] <= 1.2 * min(scores.values())) == expected
+    model, fixed = (SSSL(**GRAPH | {"manifold": weight}).fit(X, y) for weight in ("gcv", expected))
+    assert_allclose(model.predict(NEW), fixed.predict(NEW), rtol=1e-9)
+    save_model(model, tmp_path / "graph.model")
+    assert load_model(tmp_path / "graph.model").manifold_ == expected
 
 
 @pytest.mark.parametrize("kind", [str, object], ids=["text", "objects"])
