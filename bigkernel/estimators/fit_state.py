@@ -225,21 +225,15 @@ class LogisticSolution(Solution):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SpectralSolution(Solution):
-    """A solution with eigenvalues (s,) in descending order."""
+    """A solution with eigenvalues (s,) in descending order, and the weight of its graph."""
 
     eigenvalues: Array
+    manifold: float = 0.0
 
     @property
     def n_components(self) -> int:
         """Number of components: as many as requested, or the numerical rank if that is less."""
         return len(self.eigenvalues)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class GraphSolution(SpectralSolution):
-    """A solution with the weight of its graph, 0 without one."""
-
-    manifold: float
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

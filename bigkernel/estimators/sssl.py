@@ -27,10 +27,10 @@ from bigkernel.estimators.fit_state import (
     Columns,
     ExactProblem,
     Fitted,
-    GraphSolution,
     MomentFit,
     Problem,
     Solution,
+    SpectralSolution,
 )
 from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.graph import GRAPH, Graph, refuse_graph
@@ -74,10 +74,10 @@ SSSLReduced = tuple[Whitening, Array | None]  # the whitening, and ΦᵀLΦ of a
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SSSLMethod(Method[SSSLReduced, GraphSolution]):
+class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
     """Ridge on the leading eigenfunctions of all rows, or of the landmarks alone."""
 
-    solution_type: ClassVar[type[Solution]] = GraphSolution
+    solution_type: ClassVar[type[Solution]] = SpectralSolution
     unlabelled: ClassVar[str] = "keep"
     semi_supervised: ClassVar[bool] = True
     n_components: int
@@ -93,9 +93,8 @@ class SSSLMethod(Method[SSSLReduced, GraphSolution]):
         landmarks, graph = columns.landmarks, self.graph
         refuse_graph(landmarks, graph, fourier=columns.fourier)
         if graph.exists and (self.of_landmarks or columns.kernel.precomputed):
-            raise ConfigError(
-                f"manifold={graph.manifold!r}: a graph needs rows and eigenfunctions='all'; set manifold=0"
-            )
+            what = f"manifold={graph.manifold!r}: a graph needs"
+            raise ConfigError(f"{what} rows and eigenfunctions='all'; set manifold=0")
         if columns.fourier and self.of_landmarks:
             raise ConfigError(f"landmarks={landmarks!r}: random features have no landmarks; set eigenfunctions='all'")
 
@@ -121,7 +120,7 @@ class SSSLMethod(Method[SSSLReduced, GraphSolution]):
     def reduce(self, problem: Problem, whitening: Whitening) -> SSSLReduced:
         return whitening, self.graph.laplacian(problem, whitening)
 
-    def solve(self, problem: Problem, reduced: SSSLReduced, diagnostics: SolveDiagnostics) -> GraphSolution:
+    def solve(self, problem: Problem, reduced: SSSLReduced, diagnostics: SolveDiagnostics) -> SpectralSolution:
         if not self.fit_intercept:
             problem = problem.of_targets()
         labelled = Moments.of(problem.statistics, 1, shift=problem.centre)
@@ -135,7 +134,7 @@ class SSSLMethod(Method[SSSLReduced, GraphSolution]):
         rank = problem.basis.width if self.of_landmarks else reduced[0].rank
         return self._solution(coordinates, values, labelled, problem.inputs.shift, rank, diagnostics)
 
-    def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> GraphSolution:
+    def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> SpectralSolution:
         # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
         K, (Y, labelled) = problem.K, problem.targets
         assert isinstance(labelled, np.ndarray)
@@ -155,24 +154,19 @@ class SSSLMethod(Method[SSSLReduced, GraphSolution]):
         shift: Array,
         rank: int,
         diagnostics: SolveDiagnostics,
-    ) -> GraphSolution:
+    ) -> SpectralSolution:
         """Solve ridge on the labelled rows in the coordinates of eigenfunctions with these eigenvalues."""
-        place, blocks = 0, coordinates.blocks
-        if blocks:
+        weight = self.graph.weights[0]
+        if blocks := coordinates.blocks:
             (settings,) = resolve_gcv(coordinates.reduce(labelled), [self.solve_settings()], blocks)
             assert settings.block is not None
-            place = blocks.index(settings.block)
+            weight = self.graph.weights[blocks.index(settings.block)]
             coordinates, values = coordinates.select(settings.block), values[slice(*settings.block)]
         coef, intercept, alpha = solve_labelled(
             coordinates, labelled, one_penalty(self.alpha), fit_intercept=self.fit_intercept, diagnostics=diagnostics
         )
-        return GraphSolution(
-            coef=coef,
-            intercept=intercept + shift,
-            rank=rank,
-            alpha=alpha,
-            eigenvalues=values,
-            manifold=self.graph.weights[place],
+        return SpectralSolution(
+            coef=coef, intercept=intercept + shift, rank=rank, alpha=alpha, eigenvalues=values, manifold=weight
         )
 
     def solve_settings(self) -> SolveSettings:
@@ -191,7 +185,7 @@ class SSSLMethod(Method[SSSLReduced, GraphSolution]):
         penalties = [None if L is None or not weight else graph_penalty(L, weight) for weight in self.graph.weights]
         return eigenfunctions_of_rows(problem.moments, whitening, count, penalties=penalties, diagnostics=diagnostics)
 
-    def resolved(self, solution: GraphSolution) -> Self:
+    def resolved(self, solution: SpectralSolution) -> Self:
         return replace(self, alpha=solution.alpha, graph=replace(self.graph, manifold=solution.manifold))
 
 

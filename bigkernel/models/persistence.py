@@ -38,7 +38,7 @@ _FITS = (fit_state.MomentFit, fit_state.ExactFit, fit_state.IterativeFit, fit_st
 _SOLUTIONS = (
     *(fit_state.Solution, fit_state.RidgeSolution, fit_state.IterativeSolution, fit_state.LogisticSolution),
     *(fit_state.SpectralSolution, fit_state.ViewSolution, fit_state.ComponentSolution, fit_state.AlignedSolution),
-    *(fit_state.AlignedComponents, fit_state.LinearSolution, fit_state.GraphSolution),
+    *(fit_state.AlignedComponents, fit_state.LinearSolution),
 )
 _BASES = (LandmarkBasis, FourierBasis, fit_state.RowBasis)
 _CLASSES: dict[str, type[Any]] = {

@@ -123,14 +123,13 @@ def resolve_gcv(train: Moments, grid: Sequence[SolveSettings], blocks: Sequence[
         options = [replace(p, alpha=_penalty(train, p, spectra)) for p in options]
         if blocks:
             scores = [_spectral(train, p, spectra).gcv(float(p.alpha)) for p in options]
-            options = [p for p, score in zip(options, scores, strict=True) if score <= _NEAR * min(scores)]
+            options = [p for p, score in zip(options, scores, strict=True) if not score > _NEAR * min(scores)]
         chosen.append(options[-1])
     return chosen
 
 
 def _penalty(train: Moments, settings: SolveSettings, spectra: _Spectra) -> Penalties:
-    alpha = settings.alpha
-    return _spectral(train, settings, spectra).best() if isinstance(alpha, str) else alpha
+    return _spectral(train, settings, spectra).best() if isinstance(settings.alpha, str) else settings.alpha
 
 
 def _spectral(train: Moments, settings: SolveSettings, spectra: _Spectra) -> gcv.Spectral:
