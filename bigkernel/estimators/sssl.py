@@ -70,6 +70,7 @@ class GraphChoice(BasisChoice):
         return self.count
 
 
+Functions = tuple[Coordinates, Array]  # eigenfunctions as coordinates, and their eigenvalues
 SSSLReduced = tuple[Whitening, Array | None]  # the whitening, and ΦᵀLΦ of a graph or None
 
 
@@ -128,11 +129,11 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
             basis = of_kernel(problem.basis)
             core = basis.core()
             _note_negative(core, basis.kernel, diagnostics)
-            coordinates, values = eigenfunctions_of_core(core, self.n_components, diagnostics=diagnostics)
+            functions = eigenfunctions_of_core(core, self.n_components, diagnostics=diagnostics)
         else:
-            coordinates, values = self._of_rows(problem, reduced, self.n_components, diagnostics)
+            functions = self._of_rows(problem, reduced, self.n_components, diagnostics)
         rank = problem.basis.width if self.of_landmarks else reduced[0].rank
-        return self._solution(coordinates, values, labelled, problem.inputs.shift, rank, diagnostics)
+        return self._solution(functions, labelled, problem.inputs.shift, rank, diagnostics)
 
     def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> SpectralSolution:
         # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
@@ -141,22 +142,16 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         root = np.ones(len(K)) if problem.weight is None else np.sqrt(problem.weight)
         _note_negative(K, of_kernel(problem.basis).kernel, diagnostics)
         core = K * np.outer(root, root)
-        coordinates, values = eigenfunctions_of_core(core, self.n_components, diagnostics=diagnostics)
+        functions = eigenfunctions_of_core(core, self.n_components, diagnostics=diagnostics)
         moments = Moments.of_rows(K[labelled] * root, Y, root[labelled] ** 2)
-        solution = self._solution(coordinates, values, moments, problem.inputs.shift, len(K), diagnostics)
+        solution = self._solution(functions, moments, problem.inputs.shift, len(K), diagnostics)
         return replace(solution, coef=root[:, None] * solution.coef)
 
     def _solution(
-        self,
-        coordinates: Coordinates,
-        values: Array,
-        labelled: Moments,
-        shift: Array,
-        rank: int,
-        diagnostics: SolveDiagnostics,
+        self, functions: Functions, labelled: Moments, shift: Array, rank: int, diagnostics: SolveDiagnostics
     ) -> SpectralSolution:
-        """Solve ridge on the labelled rows in the coordinates of eigenfunctions with these eigenvalues."""
-        weight = self.graph.weights[0]
+        """Solve ridge on the labelled rows in the coordinates of eigenfunctions."""
+        (coordinates, values), weight = functions, self.graph.weights[0]
         if blocks := coordinates.blocks:
             (settings,) = resolve_gcv(coordinates.reduce(labelled), [self.solve_settings()], blocks)
             assert settings.block is not None
@@ -179,7 +174,7 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
 
     def _of_rows(
         self, problem: Problem, reduced: SSSLReduced, count: int, diagnostics: SolveDiagnostics | None = None
-    ) -> tuple[Coordinates, Array]:
+    ) -> Functions:
         """Return eigenfunctions, with P = I + μ ΦᵀLΦ of the graph of all rows, held out or not, for each weight μ."""
         whitening, L = reduced
         penalties = [None if L is None or not weight else graph_penalty(L, weight) for weight in self.graph.weights]
@@ -240,7 +235,7 @@ class SSSL(Regressor, LandmarkEstimator):
         μ, the weight of a graph Laplacian L in the eigenfunctions, ΦᵀΦ w = λ(I + μ ΦᵀLΦ)w; 0: no graph. The graph
         connects rows through their nearest landmarks (`solvers.anchor_graph`), so that eigenfunctions change mainly
         where rows are sparse, and few labels separate classes. λ falls as μ grows, and so should α. "gcv": the largest
-        of 0, 0.1 and 1 whose generalised cross-validation on the labelled rows is at most 1.2 times the least.
+        of 0, 0.1 and 1 whose generalised cross-validation, summed over the targets, is at most 1.2 times the least.
     n_neighbors : int, default 3
         Number of landmarks that connect a row: the same at every `partial_fit`; `refit` keeps the graph of the fit.
 
