@@ -225,9 +225,10 @@ class LogisticSolution(Solution):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SpectralSolution(Solution):
-    """A solution with eigenvalues (s,) in descending order."""
+    """A solution with eigenvalues (s,) in descending order, and the weight of its graph."""
 
     eigenvalues: Array
+    manifold: float = 0.0
 
     @property
     def n_components(self) -> int:

@@ -138,7 +138,7 @@ class SplitFits:
 
 def _reduced(methods: Sequence[AdaptingMethod], problem: Problem, whitening: Whitening) -> ReducedSides:
     """Reduce the problem of a split for all its methods, with the graph if one of them has one."""
-    lead = max(methods, key=lambda one: one.graph.manifold)
+    lead = max(methods, key=lambda one: one.graph.exists)
     with solving(lead):
         return lead.reduce(problem, whitening)
 

@@ -311,7 +311,7 @@ def arrange(
             kernels.setdefault(key, []).append(candidate)
         for dtype in ("float32", "float64"):
             lists = [one for (name, *_), one in kernels.items() if name == dtype]
-            if adapts or any(candidate.method.graph.manifold > 0 for one in lists for candidate in one):
+            if adapts or any(candidate.method.graph.exists for one in lists for candidate in one):
                 kind = AdaptingSweep if adapts else GridSweep  # one kernel each, as a graph belongs to a kernel
                 sweeps += [kind([one]) for one in lists]
                 continue

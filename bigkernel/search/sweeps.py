@@ -266,7 +266,7 @@ class GridSweep:
         unlabelled, sums = self.lead.method.unlabelled, basis.sum_dtype
         statistic = MomentStatistic(features, targets, unlabelled, partition.folds, sums=sums)
         # of one kernel, if one of its candidates has a graph
-        graph = max((candidate.method.graph for candidate in self.candidates), key=lambda graph: graph.manifold)
+        graph = max((candidate.method.graph for candidate in self.candidates), key=lambda graph: graph.exists)
         statistic = graph.add_anchors(statistic)
         return with_probe(statistic, whitenings, rows) if self.lead.method.probed else statistic
 
@@ -507,7 +507,9 @@ def solve_folds(sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolution
             rotation = rounding_of_rotation(folds.everything, add_moments(folds.parts), whitening)
             known = estimate.with_solve(rotation, folds.everything.rows)
         grids = [
-            _resolved_grid(folds, some, fold) if perturbs else [one.solve_settings for one in some]
+            _resolved_grid(folds, some, fold)
+            if perturbs or folds.coordinates.blocks
+            else [one.solve_settings for one in some]
             for fold in range(len(solved))
         ]
         fit = partial(_fit_fold, folds, known, sums.scoring, expand)
@@ -534,11 +536,11 @@ def _by_coordinates(members: list[Candidate]) -> list[list[int]]:
 
 
 def _resolved_grid(folds: _Folds, some: list[Candidate], fold: int) -> list[SolveSettings]:
-    """Return the penalties with the numbers chosen on a fold, so that perturbed sums are solved with the same ones."""
+    """Return what is chosen without a fold in numbers, so that perturbed sums are solved with the same ones."""
     grid = [one.solve_settings for one in some]
-    if not any(isinstance(one.alpha, str) for one in grid):
+    if not folds.coordinates.blocks and not any(isinstance(one.alpha, str) for one in grid):
         return grid
-    return resolve_gcv(folds.train(fold), grid)
+    return resolve_gcv(folds.train(fold), grid, folds.coordinates.blocks)
 
 
 def _fit_fold(

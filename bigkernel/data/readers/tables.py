@@ -52,8 +52,8 @@ _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _WHOLE_ID = r"^(0|-?[1-9][0-9]{0,17})$"  # the text of an int64 that is written in the same way again
 _ID_NAME = re.compile(r"(?!(?:prediction|decision|std|manifest)$|\.|__)[^/]+")  # names an array beside predictions
 _ADVICE = (
-    "fill missing values, keep a column of text as the ids (--id-column COLUMN), leave out columns (--drop COLUMN) or rows "
-    "(--on-bad-rows skip); copy a damaged file again"
+    "fill missing values, keep a column of text as the ids (--id-column COLUMN), leave out columns (--drop COLUMN) or "
+    "rows (--on-bad-rows skip); copy a damaged file again"
 )
 _MISSING = ("", "?", "NA", "N/A", "null", "None")  # labels of rows that are left out as bad
 _UNLABELLED = (
