@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import textwrap
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -131,10 +132,10 @@ def _say_score(opened: Corpus, model: str, figures: dict[str, Any], verdict: dic
     labels = describe_labels(opened)
     if counts := [f"{name} {value:,.6g}" for name, value in labels.get("labels", {}).items()]:
         joined = (", " if opened.info.classes else " ").join(counts[:_MOST_LABELS])
-        say(f"labels: {labels['labels_are']}: {joined}{', …' * (len(counts) > _MOST_LABELS)}")
+        line = f"labels: {labels['labels_are']}: {joined}{', …' * (len(counts) > _MOST_LABELS)}"
+        say(textwrap.fill(line, 80, subsequent_indent="  "))
     training = f"training R² {figures['training_r2']:.4g}; " if "training_r2" in figures else ""
-    score = f"--score CORPUS, or bigkernel score {shlex.quote(model)} CORPUS"
-    say(f"{training}no rows were held out; to score others: {score}")
+    say(f"{training}no rows were held out; fit with --score CORPUS, or\nbigkernel score {shlex.quote(model)} CORPUS")
 
 
 def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
