@@ -143,7 +143,7 @@ def test_a_fit_ends_with_its_score_and_score_has_the_usual_figures(run, colours)
     assert alone["training_r2"] == pytest.approx(r2_score(y, f))
     text = run("fit", "numbers", "alone", "--landmarks", 20, "--overwrite").stdout
     assert text.endswith("no rows were held out; fit with --score CORPUS, or\nbigkernel score alone CORPUS\n")
-    assert text.splitlines()[-2].startswith("labels: numbers: from ")
+    assert text.splitlines()[-3].startswith("labels: numbers: from ")
     assert json.loads(run("predict", "m", "numbers", "p.csv", "--std", "--json").stdout)["noise_variance_alpha"] == 1
     scored = json.loads(run("score", "flowers.model", "flowers", "--json").stdout)
     balanced = balanced_accuracy_score(COLOURS, np.asarray(colours.predict(open_corpus("flowers"))))
