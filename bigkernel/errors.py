@@ -91,7 +91,7 @@ class BestAtEdgeWarning(UserWarning):
 
 
 class MissingLabelWarning(UserWarning):
-    """A classifier without unlabelled rows takes −1 for a class beside several others."""
+    """A class looks like a missing label: −1 beside several others without unlabelled rows, or a text such as ""."""
 
 
 class ColumnScaleWarning(UserWarning):

@@ -124,8 +124,6 @@ def _model_figures(path: str, *, as_json: bool) -> dict[str, Any]:
 
 def describe(corpus: Corpus, *, as_json: bool) -> dict[str, Any]:
     """Return the figures of a corpus that `info` and `ingest` print."""
-    import numpy as np
-
     figures: dict[str, Any] = {
         "kind": "corpus",
         "rows": corpus.n_rows,
@@ -139,21 +137,29 @@ def describe(corpus: Corpus, *, as_json: bool) -> dict[str, Any]:
             os.path.getsize(os.path.join(place, file)) for place, _, files in os.walk(corpus.path) for file in files
         ),
     }
-    if "y" in corpus.columns:
-        y, classes = corpus.column("y"), corpus.info.classes
-        known = y[np.isfinite(y)]
-        numbers = "whole numbers" if (known == np.round(known)).all() else "numbers"
-        figures["labels_are"] = f"{len(classes)} classes" if classes else numbers
-        if 0 < len(classes) <= 100:
-            codes = range(len(classes)) if any(isinstance(label, str) for label in classes) else classes
-            counted = zip(classes, codes, strict=True)
-            figures["labels"] = {str(name): int((y == code).sum()) for name, code in counted}
-        elif not classes and len(known):
-            figures["labels"] = {"from": float(known.min()), "to": float(known.max())}
-        figures["unlabelled"] = int((y == -1).sum()) if classes else len(y) - len(known)
+    figures |= describe_labels(corpus)
     described = asdict(corpus.info)
     figures |= {name: described[name] for name in ("name", "image_shape", "scale") if described[name]}
     return {**figures, "source": described["source"]}
+
+
+def describe_labels(corpus: Corpus) -> dict[str, Any]:
+    """Return the kind of the labels of a corpus, their counts or range, and the number of rows without one."""
+    import numpy as np
+
+    if "y" not in corpus.columns:
+        return {}
+    y, classes = corpus.column("y"), corpus.info.classes
+    known = y[np.isfinite(y)]
+    numbers = "whole numbers" if (known == np.round(known)).all() else "numbers"
+    figures: dict[str, Any] = {"labels_are": f"{len(classes)} classes" if classes else numbers}
+    if 0 < len(classes) <= 100:
+        codes = range(len(classes)) if any(isinstance(label, str) for label in classes) else classes
+        counted = zip(classes, codes, strict=True)
+        figures["labels"] = {str(name): int((y == code).sum()) for name, code in counted}
+    elif not classes and len(known):
+        figures["labels"] = {"from": float(known.min()), "to": float(known.max())}
+    return {**figures, "unlabelled": int((y == -1).sum()) if classes else len(y) - len(known)}
 
 
 def _names(names: Sequence[str], *, as_json: bool) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from typing import Any, Literal
 
 import click
 
 from bigkernel.cli.data import describe
-from bigkernel.cli.options import bad_rows_option, json_option, overwrite_option
+from bigkernel.cli.options import bad_rows_option, json_option, overwrite_option, say
 from bigkernel.data.readers import FORMATS, open_source
 from bigkernel.errors import ConfigError
 from bigkernel.monitor.terminal.figures import show
@@ -26,7 +27,7 @@ Examples:
   bigkernel ingest usps.npz mnist.npz both.corpus        domain 0 and 1
   bigkernel ingest rows.libsvm.gz rows.corpus            stored dense
   bigkernel ingest rows.csv all.corpus --target kind --split test=0.1
-  bigkernel ingest rows.csv c.corpus --drop id --on-bad-rows skip
+  bigkernel ingest rows.csv c.corpus --id-column id --on-bad-rows skip
   bigkernel ingest https://host/store.zarr c.corpus --x data --y none
 """
 
@@ -38,9 +39,10 @@ Examples:
 @click.option(
     "--labels", type=click.Path(), multiple=True, help="idx, npy: label file, one per source; or none [detected]."
 )
-@click.option("--target", help="csv, parquet: label column: name, number from 0, or none [the last].")
+@click.option("--target", help="csv, parquet: label column: name, number from 0, or none (no labels) [the last].")
 @click.option("--drop", multiple=True, metavar="COLUMN", help="csv, parquet: leave out a column; may be repeated.")
 @click.option("--group-column", "group", help="csv, parquet: column of the groups (rows that belong together).")
+@click.option("--id-column", "id", help="csv, parquet: column of ids, whole numbers or text, that predictions repeat.")
 @click.option("--delimiter", help="csv: , ; tab or blank [detected].")
 @click.option("--x", help="npz, mat, zarr: name of the matrix [the largest; x].")
 @click.option("--y", help="npz, mat, zarr: name of the labels, or none.")
@@ -77,11 +79,13 @@ def ingest(
     """Read each SOURCE (file, folder or URL) into one corpus at CORPUS.
 
     Rows are streamed: memory does not depend on the size of a file. A damaged source ends with an error that names the
-    file and the row, and leaves no corpus; only a text file truncated within its last number is not detected (csv,
-    usps). Several sources must agree in features and dtype; the column `domain` numbers them from 0.
+    file and the row (of data, from 0), and leaves no corpus; only a text file truncated within its last number is not
+    detected (csv, usps). Several sources must agree in features and dtype; the column `domain` numbers them from 0.
+    With --split or --on-bad-rows skip the column `row` keeps the row of the source; over several it counts on.
     """
     from bigkernel.data.atomic_write import require_target
     from bigkernel.data.corpus import open_corpus
+    from bigkernel.data.ingest import id_like_feature
     from bigkernel.data.ingest import ingest as ingest_sources
     from bigkernel.data.readers.source import SkippedRows
     from bigkernel.data.write_corpus import Split, split_path
@@ -115,7 +119,9 @@ def ingest(
     formats = ", ".join(dict.fromkeys(source.format for source in opened))
     figures: dict[str, Any] = {"format": formats, **describe(made, as_json=as_json)}
     if skipped is not None:
-        figures |= {"skipped_rows": skipped.count, **({"first_skipped": skipped.first} if skipped.first else {})}
+        figures |= {"skipped_rows": skipped.count}
+        if skipped.first:
+            figures["first_skipped" if as_json else "first_skipped_(rows_from_0)"] = skipped.first
     for share in shares.shares if shares else ():
         place = split_path(corpus, share)
         figures[f"share {share}"] = f"{open_corpus(place).n_rows:,} rows in {place}"
@@ -124,6 +130,12 @@ def ingest(
     if labels_are == "auto" and ambiguous and not as_json and str not in set(map(type, made.info.classes)):
         figures["labels_are"] += f" (change it by --labels-are {other})"
     show({**figures, "seconds": time.perf_counter() - start}, as_json=as_json, title=corpus)
+    if not as_json and reading["id"] is None and (feature := id_like_feature(made)) is not None:
+        column = shlex.quote(feature)
+        say(
+            f"column {feature!r} looks like an id and is a feature; keep it as the id: --id-column {column}, or leave "
+            f"it out: --drop {column}"
+        )
 
 
 def _shares(pairs: tuple[str, ...]) -> dict[str, float]:

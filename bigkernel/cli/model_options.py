@@ -116,7 +116,7 @@ def _model_options(*, grid: bool) -> Decorator:
             "--manifold",
             type=click.FloatRange(0),
             metavar="NUMBER",
-            help="Weight of the graph of rows in sssl and artl; 0: none.  [sssl: 3, numbers 1; artl: 1]",
+            help="Weight of the graph of rows in sssl and artl; 0: none.  [sssl: 3, numbers by gcv; artl: 1]",
         ),
         _REST,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import textwrap
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -40,6 +41,7 @@ _DETAILS = {
     *("training_mse", "held_out_mse", "training_error_percent", "held_out_error_percent"),
     *(name for name in _FIGURES if name != "resumed_segments"),
 }
+_MOST_LABELS = 10  # most classes whose rows are counted at the end of a fit
 # shown if there are any
 _INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")
 
@@ -115,14 +117,25 @@ def fit(
     shown = {name: value for name, value in figures.items() if name not in _DETAILS | same and value != 0}
     show(shown, as_json=False, title=model)
     say(f"all figures: --json, or {run}/report.html" if run else "all figures: --json, or --run DIR")
-    # the score that matters is the last line
+    _say_score(opened, model, figures, verdict)
+
+
+def _say_score(opened: Corpus, model: str, figures: dict[str, Any], verdict: dict[str, Any]) -> None:
+    """Write the score that matters as the last line of a fit; without one, what the labels are."""
+    from bigkernel.cli.data import describe_labels
+
     if verdict:
         classifies, corpus = "classes" in verdict, os.path.basename(verdict["corpus"])
         figure = f"accuracy {verdict['accuracy_percent']:.2f} %" if classifies else f"R² {verdict['r2']:.4g}"
         say(f"{verdict['of']} {figure} on {verdict['rows']:,} rows of {corpus}")
         return
+    labels = describe_labels(opened)
+    if counts := [f"{name} {value:,.6g}" for name, value in labels.get("labels", {}).items()]:
+        joined = (", " if opened.info.classes else " ").join(counts[:_MOST_LABELS])
+        line = f"labels: {labels['labels_are']}: {joined}{', …' * (len(counts) > _MOST_LABELS)}"
+        say(textwrap.fill(line, 80, subsequent_indent="  "))
     training = f"training R² {figures['training_r2']:.4g}; " if "training_r2" in figures else ""
-    say(f"{training}no rows were held out; to score others: bigkernel score {shlex.quote(model)} CORPUS")
+    say(f"{training}no rows were held out; fit with --score CORPUS, or\nbigkernel score {shlex.quote(model)} CORPUS")
 
 
 def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
@@ -144,17 +157,15 @@ def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
 
 def _open_held_out(path: str, training: Corpus) -> Corpus:
     """Open the corpus to evaluate a fit on; raise an error before the fit if it cannot be used."""
-    from bigkernel.data.corpus import open_corpus, require_feature_names
+    from bigkernel.data.corpus import open_corpus, require_same_columns
 
     opened = open_corpus(path)
+    require_same_columns(f"--score {path}", opened.info, training.info, training.path)
     if opened.n_features != training.n_features:
         raise DataError(
             f"--score {path}: expected rows of {training.n_features} features as in {training.path}, found "
             f"{opened.n_features}"
         )
-    if opened.info.feature_names and training.info.feature_names:
-        names = opened.info.feature_names, training.info.feature_names
-        require_feature_names(f"--score {path}", *names, training.path)
     if "y" not in opened.columns:
         raise DataError(f"--score {path}: expected labels y, found none; use a labelled corpus")
     return opened
@@ -220,8 +231,9 @@ def predict(
     \b
     bigkernel predict digits.model test.corpus predictions.csv --probability
 
-    OUT is a table if its name ends in .csv or .parquet, with the columns row (its number in CORPUS, from 0) and
-    prediction; otherwise a zarr group. Classes are written by name, in a zarr group by position if they are text.
+    OUT is a table if its name ends in .csv or .parquet; otherwise a zarr group. The first column is the id of each row
+    (ingest --id-column), else row: its number in the table that was ingested, from 0. Classes are written by name, in
+    a zarr group by position if they are text.
 
     With --run DIR an interrupted job keeps what it has written, and --resume writes the rest.
     """
@@ -256,7 +268,8 @@ def predict(
                 remove_at_once(store)
         seconds = time.perf_counter() - start
     arrays = {"columns": names} if table else {"arrays": [f"{name} {value.shape}" for name, value in group.arrays()]}
-    show({"rows": opened.n_rows, **arrays, "seconds": seconds}, as_json=as_json, title=out)
+    noise = {"noise_variance_alpha": float(last.fit_report()["alpha"])} if std else {}
+    show({"rows": opened.n_rows, **arrays, **noise, "seconds": seconds}, as_json=as_json, title=out)
 
 
 @click.command()

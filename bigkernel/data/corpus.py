@@ -1,6 +1,8 @@
 """A corpus: rows on disk in chunks, with the columns that go with them.
 
 A corpus is a zarr v3 group with `x` (n, d) and, where known, `y` (n,), `weight` (n,), `domain` (n,) and `group` (n,).
+Two more columns identify the rows in predictions: `row` (n,), numbers of the rows in the source from 0, where rows were
+split or skipped; and `id` (n,), whole numbers or text.
 Its attributes hold its description (name, source, classes, image shape, scale) and whether it is complete. All columns
 share `chunk_rows`; a chunk is written once and read through its checksum. Unlabelled rows carry −1 if labels are
 classes (integers) and NaN if they are numbers.
@@ -12,7 +14,7 @@ import math
 import operator
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -32,9 +34,11 @@ from bigkernel.data.run_lock import claimed
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLargeError
 
 FORMAT = 2
-COLUMNS = ("y", "weight", "domain", "group")
+COLUMNS = ("y", "weight", "domain", "group")  # read by sweeps
+IDENTITY = ("row", "id")  # copied to predictions
 MOST_BYTES = 2**30  # most bytes read by an index or np.asarray
-KEPT_LABELS = "labels"  # the column of labels as read, before their kind is known; see `labels`
+KEPT = {"y": "labels", "id": "ids"}  # names of columns as read, before their kind is known
+TEXT = np.dtypes.StringDType()
 _ITERATED_ROWS = 1024  # rows read at once if requested one by one
 
 
@@ -45,7 +49,7 @@ class CorpusInfo:
     `classes` lists the labels in order, empty if `y` holds numbers or is absent; for string labels, `y` holds positions
     in the list. `image_shape` is (height, width) if rows are images, or None. `scale` divides stored values into the
     range of the source (255 for 8-bit pixels). `feature_names` are the names of the columns of a table in order, and
-    `target` that of the labels, empty if the source has none.
+    `target` that of the labels, empty if the source has none. `id_column` is the name of the ids.
     """
 
     name: str
@@ -57,6 +61,7 @@ class CorpusInfo:
     format: int = FORMAT
     feature_names: tuple[str, ...] = ()
     target: str = ""
+    id_column: str = "id"
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class Corpus:
     dtype : str
         Of the stored rows, e.g. "uint8".
     columns : tuple of str
-        Which of y, weight, domain and group are there.
+        Which of y, weight, domain, group, row and id are there.
     info : CorpusInfo
     digest : str
         SHA-256 of the manifest, which identifies the content that was opened.
@@ -101,7 +106,7 @@ class Corpus:
         return zarr_arrays.open_store(self.path, "corpus").array(name)
 
     def column(self, name: str) -> Array:
-        """Read a whole column, shape (n_rows,), of at most 8 bytes a row."""
+        """Read a whole column, shape (n_rows,), of at most 8 bytes a row, or text."""
         return self._read(0, self.n_rows, name)
 
     @property
@@ -197,9 +202,9 @@ class Corpus:
         if shape and shape[0] * shape[1] == x.shape[1] and len(x):
             labels = head.get("y", np.arange(len(x))).tolist()
             return html.pictures(shape, [image.tobytes() for image in html.grey(x.reshape(-1, *shape))], labels)
-        shown = x[:, :8].tolist()
-        lines = [[i, *(values[i].item() for values in head.values()), *row] for i, row in enumerate(shown)]
-        return html.columns(["row", *head, *(f"x[{j}]" for j in range(min(x.shape[1], 8)))], lines)
+        head = {"row": np.arange(len(x)), **head}
+        lines = zip(*(values.tolist() for values in head.values()), *x.T[:8].tolist(), strict=True)
+        return html.columns([*head, *(f"x[{j}]" for j in range(min(x.shape[1], 8)))], [list(line) for line in lines])
 
     def _read(self, start: int, stop: int, name: str = "x") -> Array:
         array = self.array(name)
@@ -239,14 +244,17 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
     if not info.complete:
         raise DataError(f"{path}: incomplete corpus (writing was interrupted); write it again")
     x = store.array("x")
-    if x.ndim != 2:
-        raise DataError(f"{path}/x: expected a matrix, found shape {x.shape}")
+    if x.ndim != 2 or np.dtype(x.dtype).kind == "T":
+        raise DataError(f"{path}/x: expected a matrix of numbers, found {x.dtype} of shape {x.shape}")
     if len(info.feature_names) not in (0, x.shape[1]):
         raise DataError(f"{path}: expected {x.shape[1]} feature_names, found {len(info.feature_names)}")
-    columns = tuple(name for name in COLUMNS if name in store.manifest.arrays)
+    columns = tuple(name for name in (*COLUMNS, *IDENTITY) if name in store.manifest.arrays)
     for name in columns:
-        if (shape := store.array(name).shape) != x.shape[:1]:
-            raise DataError(f"{path}/{name}: expected shape ({x.shape[0]},) to match x, found {shape}")
+        column = store.array(name)
+        if column.shape != x.shape[:1]:
+            raise DataError(f"{path}/{name}: expected shape ({x.shape[0]},) to match x, found {column.shape}")
+        if np.dtype(column.dtype).kind == "T" and name != "id":
+            raise DataError(f"{path}/{name}: expected numbers, found text")
     n_rows, n_features = x.shape
     dtype, digest = str(x.dtype), store.manifest.digest
     return Corpus(str(store.root), n_rows, n_features, x.chunks[0], dtype, columns, info, digest)
@@ -292,6 +300,8 @@ def require_feature_names(name: str, names: Sequence[str], expected: Sequence[st
     if len(names) != len(expected):
         missing, more = sorted(set(expected) - set(names)), sorted(set(names) - set(expected))
         without = f" without {missing[0]!r}" if missing else f" with {more[0]!r}" if more else ""
+        if list(names) == list(expected[:-1]):
+            without += "; if its table has no labels, this column was read as them: ingest it with --target none"
         raise DataError(f"{name}: expected the {len(expected)} columns of {whose}, found {len(names)}{without}")
     for place, (actual, known) in enumerate(zip(names, expected, strict=True)):
         if actual != known:
@@ -299,6 +309,18 @@ def require_feature_names(name: str, names: Sequence[str], expected: Sequence[st
                 f"{name}: expected the columns of {whose} in their order, found {actual!r} instead of {known!r} "
                 f"(column {place}); ingest a table with the same columns"
             )
+
+
+def require_same_columns(name: str, table: Any, other: Any, whose: str) -> None:
+    """Raise `DataError` unless two sources or infos, if both have names, have the same features in the same order."""
+    if not (table.feature_names and other.feature_names):
+        return
+    if table.target in other.feature_names and other.target not in ("", *table.feature_names):
+        raise DataError(
+            f"{name}: has no column {other.target!r}, the target of {whose}, so {table.target!r} was read as the "
+            "target; say --target none if the table has no labels"
+        )
+    require_feature_names(name, table.feature_names, other.feature_names, whose)
 
 
 def require_count(name: str, value: Any) -> int | None:
@@ -323,7 +345,7 @@ class CorpusWriter:
     target : where the corpus goes; must not exist unless `overwrite` (then only a corpus is replaced)
     n_features : int
     dtype : of the stored rows
-    columns : mapping of column name to dtype; with `KEPT_LABELS` in the place of "y", `store_labels` makes it of them
+    columns : mapping of column name to dtype; a name of `KEPT` in the place of "y" or "id" is for `store`
     info : CorpusInfo (its `complete` is ours to set)
     chunk_rows : None: `chunk_rows_for`
 
@@ -346,9 +368,9 @@ class CorpusWriter:
         chunk_rows: int | None = None,
         overwrite: bool = False,
     ) -> None:
-        unknown = sorted(set(columns) - {*COLUMNS, KEPT_LABELS})
+        unknown = sorted(set(columns) - {*COLUMNS, *IDENTITY, *KEPT.values()})
         if unknown:
-            raise DataError(f"unknown corpus column {unknown[0]!r}; expected one of {', '.join(COLUMNS)}")
+            raise DataError(f"unknown corpus column {unknown[0]!r}; expected one of {', '.join(COLUMNS + IDENTITY)}")
         self.target = self.path = Path(target)
         self.info = replace(info, complete=False, **checked_attributes(info.name, info.image_shape, info.scale))
         itemsize = np.dtype(dtype).itemsize
@@ -357,7 +379,7 @@ class CorpusWriter:
         self._shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {"x": ((n_features,), np.dtype(dtype))}
         self._shapes |= {name: ((), np.dtype(kind)) for name, kind in columns.items()}
         for name, (_, stored) in self._shapes.items():
-            if stored.kind not in "biuf" or stored.itemsize > 8:
+            if (stored.kind not in "biuf" or stored.itemsize > 8) and (name, stored) != (KEPT["id"], TEXT):
                 raise DataError(
                     f"{self.target}: {name}: expected numbers of at most 64 bits, found dtype {stored}; encode other "
                     "values as numbers, or convert with astype"
@@ -412,16 +434,20 @@ class CorpusWriter:
 
     def store_labels(self, labels: Labels) -> None:
         """Store the column `y` from the labels kept with the rows, once all are there; see `Labels`."""
+        self.store("y", labels.dtype, labels.stored)
+        self.info = replace(self.info, classes=labels.classes)
+
+    def store(self, name: str, dtype: np.dtype[Any], stored: Callable[[Array], Array]) -> None:
+        """Store a column of `KEPT` in its final form, once all rows are there."""
         self._write_rest()
         with atomic_write.writing(self.target, passing=False):
-            kept = self._arrays.pop(KEPT_LABELS)
+            kept = self._arrays.pop(KEPT[name])
             place = zarr_arrays.directory_of(kept)
-            y = self._arrays["y"] = self._create("y", (self.n_rows,), labels.dtype)
+            column = self._arrays[name] = self._create(name, (self.n_rows,), dtype)
             for start in range(0, self.n_rows, self.chunk_rows):
                 values = zarr_arrays.read(kept, start, min(start + self.chunk_rows, self.n_rows))
-                zarr_arrays.write(y, start, labels.stored(values))
+                zarr_arrays.write(column, start, stored(values))
             shutil.rmtree(place)
-        self.info = replace(self.info, classes=labels.classes)
 
     def _create(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> zarr.Array:
         return zarr_arrays.create(self._group, name, shape=shape, chunks=(self.chunk_rows, *shape[1:]), dtype=dtype)

@@ -102,10 +102,7 @@ DATASETS: Mapping[str, Dataset] = {
     "usps": Dataset(
         "USPS zip codes, 7,291 and 2,007 digits of 16×16 grey values",
         tuple(_at(_USPS_HOSTS, *file) for file in _USPS_FILES),
-        (
-            "bigkernel ingest {dir}/zip.train.gz usps.corpus",
-            "bigkernel ingest {dir}/zip.test.gz usps-test.corpus",
-        ),
+        ("bigkernel ingest {dir}/zip.train.gz usps.corpus", "bigkernel ingest {dir}/zip.test.gz usps-test.corpus"),
     ),
     "wine": Dataset(
         "UCI wine quality, white: 4,898 wines of 11 properties",

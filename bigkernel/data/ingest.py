@@ -1,11 +1,13 @@
 """Ingest of files: one or several sources stream into `write_corpus.fill`, with or without a split.
 
-Rows of several files follow one another, and the column `domain` numbers the files.
+Rows of several files follow one another, and the column `domain` numbers the files. Where rows are split or skipped,
+the column `row` numbers the rows of all files from 0, in the order of the files.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -14,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bigkernel.data.atomic_write import writing
-from bigkernel.data.corpus import Corpus, CorpusInfo, chunk_rows_for, open_corpus, require_feature_names
+from bigkernel.data.corpus import Corpus, CorpusInfo, chunk_rows_for, open_corpus, require_same_columns
 from bigkernel.data.labels import Classes, Labelling
 from bigkernel.data.readers import ENDINGS
 from bigkernel.data.readers.source import Source, origin_of
@@ -22,6 +24,8 @@ from bigkernel.data.write_corpus import Batch, Split, fill, peek, split_path, wr
 from bigkernel.errors import DataError
 
 Progress = Callable[[int, int | None], None]
+# "column 0" is the name of a first column without one, the index that pandas writes
+_ID_NAME = re.compile(r"(?i:id|index|.*[_ ]id|unnamed: 0|column 0)|.*[a-z]I[Dd]")
 
 
 def ingest(
@@ -58,12 +62,13 @@ def ingest(
     _require_agreement(sources, classes, split)
     counts = [source.n_rows for source in sources]
     n_rows = None if None in counts else sum(filter(None, counts))
-    first, batches = peek(_batches(sources, n_rows, progress), sources[0].path)
+    numbered = split is not None or any(source.skipped for source in sources)
+    first, batches = peek(_batches(sources, n_rows, progress, numbered), sources[0].path)
     name = name or _name(sources[0].path)
     origins = [origin_of(source) for source in sources]
     origin = ", ".join(f"domain {file}: {text}" for file, text in enumerate(origins)) if sources[1:] else origins[0]
     known = {key: getattr(sources[0], key) for key in ("image_shape", "scale", "feature_names", "target")}
-    info = CorpusInfo(name, origin, **known)
+    info = CorpusInfo(name, origin, **known, id_column=sources[0].id_column or "id")
     with writing(target_path, passing=False), ExitStack() as stack:
         writers = []
         for share, place in places.items():
@@ -79,16 +84,34 @@ def ingest(
     return open_corpus(target_path)
 
 
-def _batches(sources: Sequence[Source], n_rows: int | None, progress: Progress | None) -> Iterator[Batch]:
-    """Yield the batches of several sources."""
-    done = 0
+def id_like_feature(corpus: Corpus) -> str | None:
+    """Return the name of a feature that looks like an id: it is called so, and is a whole number that only rises."""
+    for place in [j for j, name in enumerate(corpus.info.feature_names) if _ID_NAME.fullmatch(name)]:
+        last = np.full(1, -np.inf)
+        for start in range(0, corpus.n_rows, corpus.chunk_rows):
+            values = np.concatenate([last, corpus[start : start + corpus.chunk_rows][:, place]])
+            if (np.diff(values) <= 0).any() or (values[1:] != np.round(values[1:])).any():
+                break
+            last = values[-1:]
+        else:
+            return corpus.info.feature_names[place]
+    return None
+
+
+def _batches(
+    sources: Sequence[Source], n_rows: int | None, progress: Progress | None, numbered: bool
+) -> Iterator[Batch]:
+    """Yield the batches of several sources, with the column `row` if `numbered`."""
+    done = first_row = 0
     for file, source in enumerate(sources):
-        start = 0
+        start, skipped = 0, source.skipped.count if source.skipped else 0
         for values in source.batches():
             count = len(values["x"])
             if len(sources) > 1:
                 values["domain"] = np.full(count, file, np.int64)
-            yield Batch(source.path, start, values, file)
+            if not numbered:
+                del values["row"]
+            yield Batch(source.path, start, values, file, first_row)
             start, done = start + count, done + count
             if progress:
                 progress(done, n_rows)
@@ -96,6 +119,7 @@ def _batches(sources: Sequence[Source], n_rows: int | None, progress: Progress |
             raise DataError(f"{source.path}: expected at least one row, found none")
         if source.n_rows not in (None, start):
             raise DataError(f"{source.path}: expected {source.n_rows} rows, found {start}")
+        first_row += start + (source.skipped.count - skipped if source.skipped else 0)
 
 
 def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split | None) -> None:
@@ -104,6 +128,7 @@ def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split
         raise DataError("sources: expected at least one, found none")
     first, stated = sources[0], dict[str, Any]()
     for source in sources:
+        require_same_columns(source.path, source, first, first.path)
         properties = {
             "features": source.n_features,
             "image shape": source.image_shape,
@@ -111,6 +136,7 @@ def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split
             "scale": source.scale,
             "labels": "labels" if source.labelled else "no labels",
             "groups": "groups" if source.grouped else "no groups",
+            "ids": source.id_column or "no ids",
         }
         stated = stated or properties
         for key, value in properties.items():
@@ -122,8 +148,6 @@ def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split
                     f"{source.path}: {key}: found {value}, expected {stated[key]} as in "
                     f"{first.path}{advice.get(key, '')}"
                 )
-        if first.feature_names and source.feature_names:
-            require_feature_names(source.path, source.feature_names, first.feature_names, first.path)
     if classes is True and not first.labelled:
         raise DataError(f"{first.path}: classes=True needs labels, found none")
     if split is not None and split.by == "group" and not first.grouped:

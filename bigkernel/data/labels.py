@@ -59,36 +59,36 @@ class Labelling:
         self._names: dict[str, int] = {}
         self._numbers: set[int] = set()
 
-    def encode(self, y: NDArray[Any], name: str, start: int) -> NDArray[np.float64]:
-        """Record the labels of rows `start` and up of `name`, and return what to keep of them, float64 (k,)."""
+    def encode(self, y: NDArray[Any], name: str, rows: NDArray[Any]) -> NDArray[np.float64]:
+        """Record the labels of these rows of `name`, and return what to keep of them, float64 (k,)."""
         y = checked_labels(y)
         named = y.dtype.kind == "U"
         if self._named not in (None, named):
             raise DataError(
-                f"{name}: row {start}: found labels that are {'names' if named else 'numbers'}, unlike the earlier "
-                "ones; convert them to one kind"
+                f"{name}: row {rows[0]} (from 0): found labels that are {'names' if named else 'numbers'}, unlike "
+                "the earlier ones; convert them to one kind"
             )
         self._named = named
         if not named:
-            return self._encode_numbers(y, name, start)
+            return self._encode_numbers(y, name, rows)
         distinct, places = np.unique(y, return_inverse=True)
         if self._classes is False and len(y):
-            raise DataError(f"{name}: row {start}: expected a number, found the label {str(y[0])!r}")
+            raise DataError(f"{name}: row {rows[0]} (from 0): expected a number, found the label {str(y[0])!r}")
         codes = [self._names.setdefault(label, len(self._names)) for label in distinct.tolist()]
         self._require_few(self._names, name)
         return np.array(codes, np.float64)[places]
 
-    def _encode_numbers(self, y: NDArray[Any], name: str, start: int) -> NDArray[np.float64]:
+    def _encode_numbers(self, y: NDArray[Any], name: str, rows: NDArray[Any]) -> NDArray[np.float64]:
         values = y.astype(np.float64)
         if np.isinf(values).any():
-            raise DataError(f"{name}: row {start + int(np.argmax(np.isinf(values)))}: found an infinite label")
+            raise DataError(f"{name}: row {rows[np.argmax(np.isinf(values))]} (from 0): found an infinite label")
         if not self._whole:
             return values
         odd = ~((np.abs(values) <= _LARGEST_EXACT) & (values == np.round(values)))  # NaN is odd
         if odd.any():
             if self._classes != "auto":
-                row = int(np.argmax(odd))
-                raise DataError(f"{name}: row {start + row}: expected a class, found {y[row]}")
+                place = np.argmax(odd)
+                raise DataError(f"{name}: row {rows[place]} (from 0): expected a class, found {y[place]}")
             self._whole = False
         elif self._classes != "auto" or len(self._numbers) <= IMAGE_CLASSES + 1:  # + 1: −1 may be one of them
             distinct = np.unique(values).astype(np.int64).tolist()

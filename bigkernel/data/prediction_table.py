@@ -33,15 +33,15 @@ def require_replaceable(path: str) -> None:
         schema = library.open_csv(path).schema if hasattr(library, "open_csv") else library.read_schema(path)
     except (OSError, ValueError):  # those of Arrow are ValueErrors
         schema = None
-    if schema is None or schema.names[:2] != ["row", "prediction"]:
+    if schema is None or schema.names[1:2] != ["prediction"]:
         raise DataError(f"{path}: expected a table of predictions to replace, found something else; choose another")
 
 
 def write_table(path: str, store: zarr.Group, *, decision: bool, probability: bool) -> list[str]:
     """Write a prediction store as a table, which appears complete or not at all; return the names of its columns.
 
-    The columns are `row`, `prediction` (classes by name), `std` if it was stored, and with `decision` or `probability`
-    one `decision_CLASS` or `probability_CLASS` a class. One chunk is in memory at a time.
+    The columns are the ids, else `row`; `prediction` (classes by name), `std` if it was stored, and with `decision` or
+    `probability` one `decision_CLASS` or `probability_CLASS` a class. One chunk is in memory at a time.
     """
     arrow, library = load_library("pyarrow", "tables need pyarrow"), _library(path)
     make = library.CSVWriter if hasattr(library, "CSVWriter") else library.ParquetWriter
@@ -65,7 +65,8 @@ def _columns(store: zarr.Group, start: int, stop: int, chosen: set[str]) -> dict
     values["prediction"] = named_labels(values["prediction"], classes)
     if "probability" in chosen:
         values["probability"] = softmax(values["decision"])
-    columns: dict[str, Any] = {"row": np.arange(start, stop)}
+    columns: dict[str, Any] = {name: values[name].tolist() for name in attributes["ids"]}
+    columns = columns or {"row": np.arange(start, stop)}
     for name in ("prediction", "std", "decision", "probability"):
         if name in chosen and name in values:
             block = values[name]

@@ -29,7 +29,9 @@ from bigkernel.config import settings
 from bigkernel.data.atomic_write import require_target
 from bigkernel.data.corpus import (
     COLUMNS,
-    KEPT_LABELS,
+    IDENTITY,
+    KEPT,
+    TEXT,
     Corpus,
     CorpusInfo,
     CorpusWriter,
@@ -62,33 +64,32 @@ def write_corpus(
     chunk_rows: int | None = None,
     overwrite: bool = False,
 ) -> Corpus:
-    """Write rows and what goes with them as a corpus, chunk by chunk; it appears when it is whole.
+    """Write rows and their columns as a corpus, chunk by chunk; it appears when it is complete.
 
     Parameters
     ----------
-    path : where the corpus goes; must not exist, unless `overwrite` (then only a corpus is replaced)
-    X : (n, d) of numbers, or (n, h, w), which are pictures
-        A NumPy, Dask, zarr or xarray array, a frame (pandas, Dask, Arrow), `Rows` or a corpus; a SciPy sparse matrix,
-        which becomes dense a piece at a time; or an iterator of pieces (k, d), of pairs (X, y) of them, or of mappings
-        {"x": …, "y": …, "weight": …}. It is stored in its own dtype; bool as uint8.
-    y : labels (n,), or None. Whole numbers and text become classes, as `classes` says, −1 and "-1" among them meaning
-        unlabelled; all else is numbers, NaN where there is none.
+    path : of the corpus; must not exist, unless `overwrite` (then only a corpus is replaced)
+    X : (n, d) of numbers, or (n, h, w) of images, stored in their own dtype; bool as uint8
+        A NumPy, Dask, zarr or xarray array, a frame (pandas, Dask, Arrow), `Rows`, a corpus, a SciPy sparse matrix, or
+        an iterator of batches: (k, d), pairs (X, y), or mappings {"x": …, "y": …, "weight": …}.
+    y : labels (n,), or None. Whole numbers and text become classes, as `classes` says, among which −1 and "-1" mean
+        unlabelled; others are numbers, among which NaN does.
     weight, domain, group : (n,), or None
     classes : "auto", True or False
         "auto": whole numbers (3 or 3.0) are classes if at most 10 are distinct, or 20 that are 0 … k − 1 or 1 … k, or
         1,000 labels of images.
     name : of the corpus; None: that of its directory
-    image_shape : (h, w) of a row, where rows are pictures
-    scale : divides stored values into the range that is meant (255 for pixels of 8 bits)
+    image_shape : (h, w) of a row
+    scale : divides stored values into the range of the source (255 for 8-bit pixels)
     chunk_rows : None: about `bigkernel.chunk-bytes` (8 MB) of rows
 
     Raises
     ------
     ConfigError
-        A name, image shape, scale or chunk_rows that is none; nothing is read or written then.
+        An invalid name, image shape, scale or chunk_rows; nothing is read or written.
     DataError
-        Rows that are no matrix of finite numbers, columns of other lengths, a target that exists or cannot be written,
-        no row at all. Nothing is left at `path` then.
+        Rows that are not a matrix of finite numbers, columns of other lengths, a target that exists or cannot be
+        written, or no row. Nothing is left at `path`.
     PlanTooLargeError
         The rows do not fit on the disk.
 
@@ -114,7 +115,8 @@ def write_corpus(
         classes = bool(getattr(getattr(X, "info", X), "classes", ()))  # as they were
     require_target(path, "the corpus", needed_bytes=_size_bytes(X))
     first, batches = peek(batches_of(X, given), os.fspath(path))
-    info = CorpusInfo(**attributes, source="Python", feature_names=_names_of(X))
+    id_column = getattr(getattr(X, "info", X), "id_column", "") or "id"
+    info = CorpusInfo(**attributes, source="Python", feature_names=_names_of(X), id_column=id_column)
     if info.image_shape is None:
         info = replace(info, image_shape=first.image_shape or getattr(getattr(X, "info", None), "image_shape", None))
     width = first.values["x"].shape[1]
@@ -153,19 +155,17 @@ def peek(batches: Iterator[Batch], what: str) -> tuple[Batch, Iterator[Batch]]:
 def writer_for(path: str | os.PathLike[str], first: Batch, info: CorpusInfo, **options: Any) -> CorpusWriter:
     """Return the writer of rows like those of the first batch."""
     kinds: dict[str, Any] = {key: values.dtype for key, values in first.values.items() if key not in ("x", "y")}
-    kinds |= {KEPT_LABELS: np.float64} if "y" in first.values else {}
+    kinds |= {KEPT["y"]: np.float64} if "y" in first.values else {}
+    kinds |= {KEPT["id"]: TEXT} if kinds.pop("id", None) else {}
     x = first.values["x"]
     return CorpusWriter(path, n_features=x.shape[1], dtype=x.dtype, columns=kinds, info=info, **options)
 
 
 def fill(
-    writers: Sequence[CorpusWriter],
-    batches: Iterator[Batch],
-    labelling: Labelling,
-    split: Split | None = None,
+    writers: Sequence[CorpusWriter], batches: Iterator[Batch], labelling: Labelling, split: Split | None = None
 ) -> int:
-    """Append all rows to the writers, one for each side of a split, and store their labels; return the row count."""
-    done, written, kind = 0, [0] * len(writers), None
+    """Append all rows to the writers, one for each side of a split, store labels and ids; return the row count."""
+    done, written, kind, whole = 0, [0] * len(writers), None, True
     for batch in batches:
         kind = kind or batch.kind
         if batch.kind != kind:
@@ -178,7 +178,13 @@ def fill(
         values = dict(batch.values)
         count = len(values["x"])
         if "y" in values:
-            values[KEPT_LABELS] = labelling.encode(values.pop("y"), batch.name, batch.start)
+            values[KEPT["y"]] = labelling.encode(values.pop("y"), batch.name, batch.rows)
+        if "row" in values:
+            values["row"] = batch.first_row + values["row"]
+        if "id" in values:
+            ids = values.pop("id")
+            whole &= np.can_cast(ids.dtype, np.int64)
+            values[KEPT["id"]] = ids.astype(TEXT)
         sides = None if split is None else split.sides(batch.start, count, file=batch.file, group=values.get("group"))
         for side, writer in enumerate(writers):
             selected = values if sides is None else {key: column[sides == side] for key, column in values.items()}
@@ -195,6 +201,10 @@ def fill(
         labels = labelling.decide(os.fspath(writers[0].target))
         for writer in writers:
             writer.store_labels(labels)
+    if kind and "id" in kind[1]:
+        kind_of_ids = np.dtype(np.int64) if whole else TEXT
+        for writer in writers:
+            writer.store("id", kind_of_ids, lambda kept: kept.astype(kind_of_ids))
     return done
 
 
@@ -246,13 +256,19 @@ def split_path(target: str | os.PathLike[str], name: str) -> Path:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows `start` and up of `name`, as arrays by name: x (k, d), and y, weight, domain, group (k,)."""
+    """Rows `start` and up of `name`, as arrays by name: x (k, d), and y, weight, domain, group, row, id (k,)."""
 
     name: str
     start: int
     values: dict[str, Array]
     file: int = 0
+    first_row: int = 0  # number of rows in earlier files
     image_shape: tuple[int, int] | None = None
+
+    @property
+    def rows(self) -> Array:
+        """The numbers of the rows in their source, (k,)."""
+        return self.values.get("row", self.start + np.arange(len(self.values["x"])))
 
     @property
     def kind(self) -> tuple[int, list[str]]:
@@ -267,7 +283,7 @@ class Batch:
                 bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))[:5]
                 raise DataError(
                     f"{self.name}: found rows with NaN or infinite values in {name}, the first are "
-                    f"{(self.start + bad).tolist()}; clean or remove them"
+                    f"{self.rows[bad].tolist()} (from 0); clean or remove them"
                 )
 
 
@@ -320,10 +336,10 @@ def _joined(batches: Iterator[Batch], columns: Mapping[str, Any]) -> Iterator[Ba
 def _rows_and_columns(piece: Any) -> tuple[Any, Mapping[str, Any]]:
     """Return the rows and columns of an item of an iterator."""
     if isinstance(piece, Mapping):
-        unknown = sorted(set(piece) - {"x", *COLUMNS})
-        if "x" not in piece or unknown:
+        known = COLUMNS + IDENTITY
+        if "x" not in piece or set(piece) - {"x", *known}:
             raise DataError(
-                f"X: expected a batch of x and any of {', '.join(COLUMNS)}, found {', '.join(map(str, piece))}"
+                f"X: expected a batch of x and any of {', '.join(known)}, found {', '.join(map(str, piece))}"
             )
         return piece["x"], {key: values for key, values in piece.items() if key != "x"}
     if isinstance(piece, tuple):

@@ -1,24 +1,19 @@
 """The one place where zarr groups are created, published, opened and read.
 
 Everything that bigkernel writes is zarr format 3 with crc32c as the last codec, chunks of whole rows, no shards, and
-`write_empty_chunks=True`: a chunk that is not there was lost, never "all zeros". A published group appears by one
-rename, after fsync, with a manifest: nothing half-written looks complete, and nothing that was changed looks whole.
+`write_empty_chunks=True`: a missing chunk was lost. A published group appears by one rename, after fsync.
 
-crc32c guards the bytes of a chunk. It does not guard what says how to read them (shape, dtype, codecs, attributes such
-as `scale` and `classes`), nor which chunks belong together, and zarr reads a chunk that is not there as zeros. The
-manifest guards them: in the group `manifest` inside, which holds nothing but these attributes (a plain file beside
-zarr.json would make zarr warn whenever the group is listed),
+crc32c guards the bytes of a chunk, not the metadata that say how to read them, nor which chunks belong together. The
+manifest does: a group `manifest` inside (a plain file would make zarr warn), which has the attributes
 
     sha256     of the rest of the manifest
     metadata   SHA-256 of the group's zarr.json
-    arrays     of every array the SHA-256 of its zarr.json, and number and SHA-256 of the names, sizes and last four
+    arrays     for every array the SHA-256 of its zarr.json, and number and SHA-256 of the names, sizes and last four
                bytes (their crc32c) of its chunks
 
-A manifest is no signature: who can write the group can write its manifest. It tells damage and edits by hand from what
-a program of ours wrote. zarr parses the very bytes that were compared with it. The `ChunkDigests` of an array are its
-chunks' sizes and ends, taken and compared with the manifest when a job begins; every read compares the files that it
-has read with them. So a store that is removed, exchanged or edited under a reader is an error at the next read, on
-every thread and worker. Such errors are `ChunkCorruptError` and `ChunkMissingError`, which name the array and the rows.
+It is not a signature, but detects damage and edits by hand. zarr parses the bytes that were compared with it. The
+`ChunkDigests` of an array, compared with the manifest when a job begins, are compared with the files after every read,
+on every thread and worker. `ChunkCorruptError` and `ChunkMissingError` name the array and the rows.
 """
 
 from __future__ import annotations
@@ -269,7 +264,7 @@ class Store:
     manifest: Manifest
 
     def array(self, name: str) -> zarr.Array:
-        """Open the numeric array `name` with the metadata in the manifest."""
+        """Open the array `name`, of numbers or text, with the metadata in the manifest."""
         if name not in self.manifest.arrays:
             raise DataError(f"{self.root}: array {name!r} is missing")
         place = StorePath(LocalStore(self.root, read_only=True), name)
@@ -277,8 +272,8 @@ class Store:
             array = zarr.Array(zarr.AsyncArray(json.loads(self.manifest.texts[name]), place))
         except Exception as error:  # errors of zarr for metadata that it does not understand
             raise DataError(f"{self.root}: the metadata of {name!r} cannot be read: {error}") from error
-        if np.dtype(array.dtype).kind not in "biuf":
-            raise DataError(f"{self.root}: {name!r} is not a numeric array")
+        if np.dtype(array.dtype).kind not in "biufT":
+            raise DataError(f"{self.root}: {name!r} is not an array of numbers or text")
         if 0 in array.chunks or any(map(int.__gt__, array.shape[1:], array.chunks[1:])):
             raise DataError(f"{self.root}: {name!r} has chunks of the shape {array.chunks}; expected whole rows")
         return array
@@ -544,7 +539,7 @@ def create(
         chunks=tuple(max(1, size) for size in chunks),
         dtype=np.dtype(dtype),
         compressors=codecs,
-        fill_value=0,
+        fill_value="" if np.dtype(dtype).kind == "T" else 0,
         config={"write_empty_chunks": True},
     )
 

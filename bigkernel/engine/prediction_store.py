@@ -2,13 +2,14 @@
 
 A group of kind "predictions" with `prediction` (n,) or (n, c): labels (positions in `classes` if these are text) or
 numbers; and, if requested, `decision` (n, c), the values of f, and `std` (n,), the standard deviation of an
-observation.
+observation. The ids of the rows, or their numbers in the source, are an array under their own name, in `ids`.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from bigkernel.data.atomic_write import require_free, token_of, writing
 from bigkernel.data.check import check_chunks
 from bigkernel.data.fingerprint import NOT_COMPARED
 from bigkernel.engine.context import forget
-from bigkernel.engine.rows import Rows
+from bigkernel.engine.rows import Rows, Source
 from bigkernel.engine.sweep import execution, sweep
 from bigkernel.errors import DataError
 from bigkernel.events.job import Incident, emit
@@ -106,15 +107,19 @@ def create(
     decision: bool,
     flat: bool,
     std: bool = False,
+    ids: Mapping[str, Source] | None = None,
 ) -> None:
-    """Create the empty arrays of a prediction store in the (scratch) directory `path`, if the disk has room."""
+    """Create the empty arrays of a prediction store in the (scratch) directory `path`, if the disk has room.
+
+    `ids` are written at once.
+    """
     classes = [] if predictor.classes is None else predictor.classes.tolist()
-    c = predictor.coef.shape[1]
+    c, ids = predictor.coef.shape[1], ids or {}
     sample = stored_form(predictor, np.zeros((0, c)), flat=flat)
-    row_bytes = 8 * (math.prod(sample.shape[1:]) + (c if decision else 0) + std)
+    row_bytes = 8 * (math.prod(sample.shape[1:]) + (c if decision else 0) + std + len(ids))
     require_free(path, n_rows * row_bytes, "the prediction store")
-    attributes = {zarr_arrays.ATTRIBUTE: {"kind": "predictions", "format": FORMAT, "classes": classes}}
-    group = zarr.create_group(Path(path), zarr_format=3, attributes=attributes)
+    attributes = {"kind": "predictions", "format": FORMAT, "classes": classes, "ids": list(ids)}
+    group = zarr.create_group(Path(path), zarr_format=3, attributes={zarr_arrays.ATTRIBUTE: attributes})
     shapes = {"prediction": sample.shape[1:]}
     if decision:
         shapes["decision"] = (c,)
@@ -123,6 +128,10 @@ def create(
     for name, tail in shapes.items():
         dtype = sample.dtype if name == "prediction" else np.float64
         zarr_arrays.create(group, name, shape=(n_rows, *tail), chunks=(chunk_rows, *tail), dtype=dtype)
+    for name, source in ids.items():
+        array = zarr_arrays.create(group, name, shape=(n_rows,), chunks=(chunk_rows,), dtype=source.dtype)
+        for start in range(0, n_rows, chunk_rows):
+            zarr_arrays.write(array, start, source.read(start, min(start + chunk_rows, n_rows)))
 
 
 def kept_for_run() -> tuple[str, bool]:

@@ -31,7 +31,7 @@ from scipy import sparse
 from bigkernel.arrays import Array, DType
 from bigkernel.config import Settings, settings
 from bigkernel.data import zarr_arrays
-from bigkernel.data.corpus import COLUMNS, Corpus, open_corpus
+from bigkernel.data.corpus import COLUMNS, IDENTITY, Corpus, open_corpus
 from bigkernel.data.labels import named_labels
 from bigkernel.errors import DataError
 from bigkernel.html import table
@@ -184,7 +184,7 @@ class ZarrSource(Source):
 
     @property
     def dtype(self) -> DType:
-        return np.dtype(str(self.array.dtype))
+        return np.dtype(self.array.dtype)
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -461,6 +461,8 @@ class Rows:
     classes: tuple[int | str, ...] = ()  # labels of a class column `y`, from the corpus, or empty
     bad_rows: Literal["refuse", "skip"] = "refuse"  # "refuse" or "skip" rows with NaN or infinity; see `skip_bad_rows`
     feature_names: tuple[str, ...] = ()  # those of a corpus, where no row map has changed them
+    ids: dict[str, Source] = field(default_factory=dict)  # columns `row` and `id` of a corpus, not swept
+    id_column: str = "id"
 
     def _repr_html_(self) -> str:
         figures = {
@@ -542,7 +544,8 @@ class Rows:
             raise DataError(f"{self.name}: expected rows within 0 to {len(self):,}, found {start:,} to {stop:,}")
         name = f"{self.name}, rows {start:,} to {stop:,}"
         columns = {key: window(source, start, stop) for key, source in self.columns.items()}
-        return replace(self, x=window(self.x, start, stop), columns=columns, name=name)
+        ids = {key: window(source, start, stop) for key, source in self.ids.items()}
+        return replace(self, x=window(self.x, start, stop), columns=columns, ids=ids, name=name)
 
     @property
     def persisted(self) -> bool:
@@ -570,7 +573,7 @@ class Rows:
     def restrict(self, start: int, stop: int) -> Rows:
         """Return the rows that a task needs to read start … stop."""
         columns = {name: source.restrict(start, stop) for name, source in self.columns.items()}
-        return replace(self, x=self.x.restrict(start, stop), columns=columns, feature_names=())
+        return replace(self, x=self.x.restrict(start, stop), columns=columns, feature_names=(), ids={})
 
     def bounds(self, config: Settings) -> tuple[int, ...]:
         """Return row ids where the steps of a sweep begin: whole chunks of the input, joined up to a few MB."""
@@ -615,7 +618,7 @@ class Rows:
             columns = {name: getattr(chunk, name) for name in COLUMNS if name in self.columns}
             if "y" in columns:
                 columns["y"] = named_labels(columns["y"], self.classes)
-            yield {"x": x, **columns}
+            yield {"x": x, **columns, **{name: source.read(start, stop) for name, source in self.ids.items()}}
 
     def chunks(self, bounds: Sequence[int], block_rows: int, work: Workspace) -> Iterator[Chunk]:
         """Yield the chunks between `bounds`, validated for a statistic; the next one is read meanwhile.
@@ -721,8 +724,9 @@ def as_rows(
         rows = X
     elif isinstance(X, Corpus):
         columns: dict[str, Source] = {**corpus_sources(X)}
-        info = X.info
+        info, ids = X.info, {name: columns.pop(name) for name in IDENTITY if name in columns}
         rows = Rows(columns.pop("x"), columns, name=X.path, classes=info.classes, feature_names=info.feature_names)
+        rows = replace(rows, ids=ids, id_column=info.id_column)
     else:
         rows = Rows(source_of(X, "X"))
     if len(rows.x.shape) != 2:

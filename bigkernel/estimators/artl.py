@@ -66,7 +66,7 @@ class ARTLMethod(AdaptingMethod[AlignedSolution]):
 
     def check_settings(self, columns: BasisChoice) -> None:
         self.sharpness_of(1)
-        refuse_graph(columns.landmarks, self.graph.manifold, fourier=columns.fourier)
+        refuse_graph(columns.landmarks, self.graph, fourier=columns.fourier)
 
     def sharpness_of(self, number: int) -> float:
         """Return β of a round."""

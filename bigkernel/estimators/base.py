@@ -256,7 +256,7 @@ class RowsEstimator(BaseEstimator):
         y : (n,) labels, or (n,) or (n, c) numbers; None for a corpus that carries its own
             In semi-supervised methods a row is unlabelled where a number is NaN, or a label −1 (among text "-1").
         sample_weight : (n,), or None
-        sample_domain : (n,) integers
+        sample_domain : (n,) integers or names
             The domain of each row, for balanced landmarks; lazy rows may carry theirs in a column.
         """
         self.check_parameters()
@@ -461,7 +461,8 @@ class RowsEstimator(BaseEstimator):
         Parameters
         ----------
         X : corpus, zarr array or Rows of one
-        path : of the zarr group with `prediction`, which appears complete or not at all
+        path : of the zarr group with `prediction`, and the ids or source rows of a corpus that has them; it appears
+            complete or not at all
         decision : also write `decision` (n, c)
         std : also write the standard deviation of an observation, `std` (n,), as `KernelRidge.predict` returns it
 
@@ -483,7 +484,10 @@ class RowsEstimator(BaseEstimator):
             claimed(path, "the prediction store"),
             publishing(path, kind="predictions", overwrite=overwrite, keep=keep, resume=resume) as scratch,
         ):
-            prediction_store.create(scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std)
+            ids = {rows.id_column: rows.ids["id"]} if "id" in rows.ids else rows.ids
+            prediction_store.create(
+                scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std, ids=ids
+            )
             writer = prediction_store.PredictionWriter(
                 predictor, str(scratch.absolute()), chunk_rows, decision, flat, std
             )

@@ -112,7 +112,7 @@ def _require_judged(weight: Array, rows: Rows) -> None:
 def _held_out_solutions(method: Method, fit: MomentFit) -> list[Solution]:
     """Solve without each of the held-out folds."""
     assert fit.folds is not None
-    again = replace(method, alpha=fit.solution.alpha)
+    again = method.resolved(fit.solution)
     whitening = method.whiten(fit.basis)
     reduced = method.reduce(fit, whitening)
     count, solutions = len(fit.folds["n"]), []
@@ -139,7 +139,7 @@ def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
     Y, labelled = exact.labels(data.labels)
     basis = fit.basis
     assert isinstance(basis, LandmarkBasis)
-    K, again = basis.core(), replace(method, alpha=fit.solution.alpha)
+    K, again = basis.core(), method.resolved(fit.solution)
     weight = np.ones(len(K)) if exact.weight is None else exact.weight
     fold = HeldOutFolds(FOLDS - 1).of(exact.chunk)[exact.keep] % FOLDS
     sums = [weight[labelled & (fold == number)] @ Y[fold[labelled] == number] for number in range(FOLDS)]

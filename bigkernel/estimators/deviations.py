@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 
+from bigkernel.arrays import Array
 from bigkernel.errors import AccuracyWarning, ConfigError
 from bigkernel.estimators.checks import require_exact
 from bigkernel.estimators.fit_state import ExactFit, IterativeFit, MomentFit, RidgeSolution
 from bigkernel.estimators.kernel_basis import of_kernel
 from bigkernel.estimators.precision import DRAW, SAFE, rounding_estimate
-from bigkernel.solvers.accuracy import perturb_sums
-from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_posterior
+from bigkernel.solvers.accuracy import perturbations
+from bigkernel.solvers.posterior import NystromPosterior, Posterior, exact_posterior, nystrom_posterior
 from bigkernel.solvers.qr_ridge import qr_posterior
 from bigkernel.solvers.residuals import ENOUGH, PROMISE
 from bigkernel.solvers.ridge import rounding_of_rotation
-from bigkernel.solvers.whitening import Whitening, reduce_and_centre
+from bigkernel.solvers.whitening import Whitening, centre_whitened, whiten_moments
 from bigkernel.statistics.moments import Moments
 
 _DRAWS = 4  # perturbations; a single one estimated 8e-5 for deviations that were off by 3e-2
@@ -46,8 +46,7 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
     whitening = basis.whitening(warn=False)
     if fit.r_factor is not None:
         return qr_posterior(fit.r_factor, fit.centre, whitening, alpha, fit_intercept=flag)
-    of_sums = partial(nystrom_posterior, whitening=whitening, alpha=alpha, fit_intercept=flag)
-    error = deviation_error(fit, whitening, of_sums)
+    posterior, error = posterior_of_sums(fit, whitening)
     if error is not None and error > ENOUGH:
         warnings.warn(
             f"return_std: standard deviations may be off by about {error:.1g} of their size (expected at most "
@@ -55,23 +54,38 @@ def posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posteri
             AccuracyWarning,
             stacklevel=4,
         )
-    return of_sums(fit.moments)
+    return posterior
 
 
-def deviation_error(fit: MomentFit, whitening: Whitening, posterior: Callable[[Moments], Posterior]) -> float | None:
-    """Estimate the relative error of deviations from those of exact sums; None where it is unknown."""
-    assert isinstance(fit.solution, RidgeSolution)
+def posterior_of_sums(fit: MomentFit, whitening: Whitening) -> tuple[NystromPosterior, float | None]:
+    """Return the posterior, and the estimated relative error of its deviations; None where it is unknown.
+
+    The sums are whitened once, and perturbed in whitened coordinates.
+    """
+    solution = fit.solution
+    assert isinstance(solution, RidgeSolution)
+    flag = solution.with_intercept
+    whitened = whiten_moments(fit.moments, whitening)
+
+    def perturbed(E: Array | float, others: Array) -> tuple[Moments, NystromPosterior]:
+        G = whitened.G.copy(order="K")
+        G += E
+        sums = replace(whitened, G=G, C=whitened.C + others[:, :-1], s=whitened.s + others[:, -1])
+        rotated, small = centre_whitened(sums, whitening, fit_intercept=flag)
+        return rotated, nystrom_posterior(small, whitened.rows, whitening, float(solution.alpha), fit_intercept=flag)
+
+    rotated, posterior = perturbed(0.0, np.zeros((1, len(whitened.t) + 1)))
     estimate, points = rounding_estimate(fit, whitening), of_kernel(fit.basis).sample_block()
     if estimate is None or points is None:
-        return None
+        return posterior, None
     rows, probed_rows = float(fit.statistics["rows"].sum()), float(fit.statistics["probed_rows"].sum())
     # the rounding of the rotation, beside that of the sums, which was probed on a share of the rows
-    raw, rotated, _ = reduce_and_centre(fit.moments, whitening, fit_intercept=fit.solution.with_intercept)
+    raw = replace(fit.moments, shift=None) if flag else fit.moments
     rotation = whitening.restore(rounding_of_rotation(raw, rotated, whitening))
     both = {**fit.statistics, "E": fit.statistics["E"] + rotation / np.sqrt(max(rows / probed_rows, 1.0))}
-    rng, deviations = np.random.default_rng(DRAW), np.sqrt(posterior(fit.moments).variance(*points))
+    rng, deviations = np.random.default_rng(DRAW), np.sqrt(posterior.variance(*points))
     largest = 0.0
     for _ in range(_DRAWS):
-        other = posterior(Moments.of(perturb_sums(both, whitening, estimate, rng), shift=fit.centre))
+        _, other = perturbed(*next(perturbations(both, whitening, estimate, rng)))
         largest = max(largest, float(np.linalg.norm(np.sqrt(other.variance(*points)) - deviations)))
-    return SAFE * largest / max(float(np.linalg.norm(deviations)), 1e-300)
+    return posterior, SAFE * largest / max(float(np.linalg.norm(deviations)), 1e-300)

@@ -250,7 +250,7 @@ class DICA(LandmarkEstimator, RowTransformer):
         ----------
         y : (n,) labels, −1 or NaN (beside text: None) where there is none; None for a corpus or Rows that carry their
             own, and for UDICA
-        sample_domain : (n,) integers; None for a corpus or Rows with a column `domain`
+        sample_domain : (n,) integers or names; None for a corpus or Rows with a column `domain`
         sample_weight : (n,) or None
 
         Raises

@@ -42,7 +42,7 @@ class Inputs:
     classes : (c,) sorted labels
     flat : whether numeric targets are one column (n,), not (n, c)
     target_shift : (c,) a point near the mean of numeric targets, subtracted before they are summed
-    domains, source_domains, target_domains : sorted integers
+    domains, source_domains, target_domains : sorted integers or names
     """
 
     n_features: int
@@ -225,9 +225,10 @@ class LogisticSolution(Solution):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SpectralSolution(Solution):
-    """A solution with eigenvalues (s,) in descending order."""
+    """A solution with eigenvalues (s,) in descending order, and the weight of its graph."""
 
     eigenvalues: Array
+    manifold: float = 0.0
 
     @property
     def n_components(self) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Generic, TypeVar, cast
+from typing import ClassVar, Generic, Self, TypeVar, cast
 
 import numpy as np
 
@@ -151,6 +151,10 @@ class Method(Generic[R, S]):
         """Return whether rounding leaves directions of this solution unresolved that float64 might resolve."""
         del solution
         return False
+
+    def resolved(self, solution: S) -> Self:
+        """Return the method with the parameters that a solution chose."""
+        return replace(self, alpha=solution.alpha) if isinstance(self.alpha, str) else self
 
     def exact_targets(self, exact: ExactRows, targets: AnyTargets) -> ExactTargets:
         """Return the targets of an exact fit, validated before its kernel matrix is made."""
@@ -485,9 +489,7 @@ def estimate_error(
     """
     if whitening is None or not is_probed(problem):
         return None
-    again, selected = method, select(problem)
-    if isinstance(method.alpha, str):
-        again = replace(method, alpha=solution.alpha)
+    again, selected = method.resolved(solution), select(problem)
 
     def solve_other(other: Problem) -> Coefficients:
         other = select(other)

@@ -19,18 +19,29 @@ GRAPH: dict[str, list[object]] = {
     "manifold": [Interval(Real, 0, None, closed="left")],
     "n_neighbors": [Interval(Integral, 1, None, closed="left")],
 }
+WEIGHTS = (0.0, 0.1, 1.0)  # that "gcv" chooses from, the preferred one last
 
 
 @dataclass(frozen=True)
 class Graph:
     """The weight of the graph (`manifold`; 0: no graph), and the number of landmarks that connect a row."""
 
-    manifold: float
+    manifold: float | str  # "gcv": one of `WEIGHTS`
     n_neighbors: int
+
+    @property
+    def exists(self) -> bool:
+        """Whether the sums need a graph."""
+        return isinstance(self.manifold, str) or self.manifold > 0
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The weights to choose from."""
+        return WEIGHTS if isinstance(self.manifold, str) else (float(self.manifold),)
 
     def neighbors_among(self, landmarks: int) -> int | None:
         """Return the number of landmarks that connect a row, of those there are; None: there is no graph."""
-        return min(int(self.n_neighbors), landmarks) if self.manifold > 0 else None
+        return min(int(self.n_neighbors), landmarks) if self.exists else None
 
     def add_anchors(self, statistic: MomentStatistic) -> MomentStatistic:
         """Return the statistic with the anchors of all its rows, if there is a graph."""
@@ -55,11 +66,11 @@ class Graph:
 
     def laplacian(self, problem: Problem, whitening: Whitening) -> Array | None:
         """Return ΦᵀLΦ (r, r) in whitened coordinates, or None."""
-        if not self.manifold > 0:
+        if not self.exists:
             return None
         total = problem.statistics
         if "anchors" not in total:
-            raise ConfigError(f"manifold={self.manifold}: fitted without a graph (manifold=0); fit again")
+            raise ConfigError(f"manifold={self.manifold!r}: fitted without a graph (manifold=0); fit again")
         # both about the same point, which does not change a Laplacian
         return whitening.rotate(laplacian(np.sum(total["G"], axis=0), total["anchors"], total["degrees"]))
 
@@ -67,9 +78,9 @@ class Graph:
 NO_GRAPH = Graph(0.0, 1)
 
 
-def refuse_graph(landmarks: object, manifold: float, *, fourier: bool) -> None:
+def refuse_graph(landmarks: object, graph: Graph, *, fourier: bool) -> None:
     """Raise `ConfigError` for a graph among random features."""
-    if fourier and manifold > 0:
+    if fourier and graph.exists:
         raise ConfigError(
             f"landmarks={landmarks!r}: random features have no landmarks for an anchor graph; set manifold=0, or use "
             "another choice of landmarks"

@@ -1,9 +1,9 @@
 """From the input of users to `Training`: validated rows, how their y becomes targets, and the names of both.
 
 NumPy arrays pass scikit-learn's validation; all else is read chunk by chunk. The label of a row is its class, or −1
-where it has none (NaN, or None beside text, where allowed). Its domain is an integer, from `sample_domain` or the
-column `domain`. Methods with domains have `Cells` (a domain and a class, or no label) as targets, whose sums one sweep
-accumulates beside the moments of all rows.
+where it has none (NaN, or None beside text, where allowed). Its domain is an integer, or a name of `sample_domain`, and
+an integer in the column `domain`. Methods with domains have `Cells` (a domain and a class, or no label) as targets,
+whose sums one sweep accumulates beside the moments of all rows.
 
 Weights by class are those of scikit-learn, a factor for the weights of every row of a class. "balanced" gives every
 class the same total weight: the factor of class c is W/(k W_c), W_c the weight of its rows, W that of all labelled rows
@@ -50,13 +50,7 @@ from bigkernel.engine.rows import (
     unwrapped,
 )
 from bigkernel.errors import ConfigError, DataError, MissingLabelWarning
-from bigkernel.estimators.checks import (
-    require_exact,
-    require_some,
-    require_squares,
-    require_targets,
-    warn_of_scales,
-)
+from bigkernel.estimators.checks import require_exact, require_some, require_squares, require_targets, warn_of_scales
 from bigkernel.estimators.fit_state import Inputs, Problem, Training
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.pseudo_labels import label_slots
@@ -65,6 +59,7 @@ from bigkernel.statistics.moments import Targets, require_weights
 from bigkernel.streaming.chunk import DTYPES, Chunk, is_plain
 from bigkernel.streaming.folds import Folds
 
+_MISSING_NAMES = {"", "None", "NA", "NaN", "nan", "<NA>"}
 CLASS_WEIGHT: dict[str, list[object]] = {"class_weight": [dict, StrOptions({"balanced"}), None]}
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -138,9 +133,24 @@ def validated_weight(sample_weight: ColumnLike, n: int) -> Array | None:
     return weight
 
 
-def domain_column(domain: ColumnLike) -> ColumnLike:
-    """Check that a column of domains holds integers; lazy ones are checked when they are read."""
-    return domain if domain is None or is_lazy(domain) else _integers(np.asarray(domain), 0)
+def domain_column(domain: ColumnLike) -> tuple[ColumnLike, Array | None]:
+    """Return a column of domains as integers, and the sorted names of those that were text or objects, else None.
+
+    Lazy columns are checked when they are read.
+    """
+    if domain is None or is_lazy(domain):
+        return domain, None
+    column = np.asarray(domain)
+    if column.dtype.kind not in "OTU" or column.ndim != 1:
+        return _integers(column, 0), None
+    missing = np.array([is_missing(name) for name in column], bool)
+    if missing.any():
+        raise DataError(f"sample_domain: row {int(np.argmax(missing))} has no domain; expected one in every row")
+    try:
+        names, codes = np.unique(column, return_inverse=True)
+    except TypeError as error:
+        raise DataError("sample_domain: expected only text or only integers, found both") from error
+    return codes, np.array(names.tolist())
 
 
 def _integers(column: Array, start: int) -> Array:
@@ -150,7 +160,7 @@ def _integers(column: Array, start: int) -> Array:
     if column.dtype.kind in "iub":
         return column
     if column.dtype.kind != "f":
-        raise DataError(f"sample_domain: expected integers, found dtype {column.dtype}; encode the domains as integers")
+        raise DataError(f"sample_domain: expected integers, found dtype {column.dtype}; pass text as a NumPy array")
     wrong = ~np.isfinite(column) | (column != np.trunc(column))
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -186,7 +196,7 @@ def read_training(
         rows = as_rows(X)
         sample_weight = validated_weight(sample_weight, len(rows))
     y = y if y is None or is_lazy(y) else np.asarray(y)
-    domain = domain_column(sample_domain)
+    domain = domain_column(sample_domain)[0]
     if isinstance(estimator, ClassifierMixin):
         labels = find_classes(estimator, rows, y, classes) if known is None else known.classes
         assert labels is not None
@@ -319,7 +329,19 @@ def find_classes(estimator: BaseEstimator, rows: Rows, y: ColumnLike, classes: C
                 MissingLabelWarning,
                 stacklevel=6,
             )
+    warn_of_names(labels, estimator)
     return _require_classes(estimator, labels)
+
+
+def warn_of_names(labels: Array, estimator: BaseEstimator, stacklevel: int = 7) -> None:
+    """Warn of text among the labels (k,) that Python, pandas or an empty field of a file give for a missing one."""
+    for name in sorted(_MISSING_NAMES.intersection(labels.tolist())):
+        cure = f"pass np.where(y == {name!r}, '-1', y)" if estimator._semi_supervised else "leave these rows out"
+        warnings.warn(
+            f"y: the class {name!r} looks like a missing label; if it marks rows without a label, {cure}",
+            MissingLabelWarning,
+            stacklevel=stacklevel,
+        )
 
 
 def _require_classes(estimator: BaseEstimator, labels: Array) -> Array:
@@ -415,7 +437,8 @@ def read_cells(
     kept = {"domain", "weight"} | ({"y"} if labels else set())
     kept |= {"group"} if groups or getattr(estimator, "probability", False) else set()
     rows = replace(rows, columns={column: rows.columns[column] for column in kept & set(rows.columns)})
-    rows = as_rows(rows, weight=sample_weight, domain=domain_column(sample_domain))
+    domain, names = domain_column(sample_domain)
+    rows = as_rows(rows, weight=sample_weight, domain=domain)
     classes: Array | None = None
     targets = Targets(0, np.zeros(0, np.int64))
     if labels:
@@ -423,7 +446,7 @@ def read_cells(
     assert targets.classes is not None
     rows, domains, known = _domains(estimator, rows, fallback)
     cells = Cells(known, targets.classes, targets.position)
-    inputs = Inputs.of(estimator, classes=classes, domains=domains)
+    inputs = Inputs.of(estimator, classes=classes, domains=domains if names is None else names)
     return Training(weigh_classes(estimator, rows, cell_targets(cells), inputs), cells, inputs)
 
 
@@ -454,8 +477,8 @@ def _domains(estimator: BaseEstimator, rows: Rows, fallback: str) -> tuple[Rows,
         return rows, domains, domains
     if fallback == "refuse":
         raise DataError(
-            f"{rows.name}: {type(estimator).__name__} needs the domain of every row; pass sample_domain (integers, "
-            "one per row), or rows with a column 'domain'"
+            f"{rows.name}: {type(estimator).__name__} needs the domain of every row; pass sample_domain (one "
+            "integer or name per row), or rows with a column 'domain'"
         )
     if fallback == "labels":
         return rows, np.arange(2), None

@@ -14,8 +14,8 @@ from sklearn.utils.validation import _check_sample_weight, check_consistent_leng
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
-from bigkernel.estimators.base import available, lacking, score_in_memory
-from bigkernel.estimators.inputs import is_lazy, no_label, plain_labels
+from bigkernel.estimators.base import RowsEstimator, available, lacking, score_in_memory
+from bigkernel.estimators.inputs import is_lazy, no_label, plain_labels, warn_of_names
 
 
 class LabelledRowsClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
@@ -78,6 +78,8 @@ class LabelledRowsClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator)
         weight = {}
         if sample_weight is not None:
             weight["sample_weight"] = _check_sample_weight(sample_weight, labels)[rows]
+        if not isinstance(self.estimator_, RowsEstimator):  # which warn themselves
+            warn_of_names(labels, self, stacklevel=3)
         self.estimator_.fit(_safe_indexing(X, rows), labels[rows], **weight)
         return self
 

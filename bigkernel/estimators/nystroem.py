@@ -101,7 +101,7 @@ class Nystroem(RowTransformer):
     def fit(self, X: RowsLike, y: ColumnLike = None, *, sample_domain: ColumnLike = None) -> Self:
         """Choose landmarks among rows X (n, d), and whiten their core.
 
-        `sample_domain`, (n,) integers, is the domain of each row, for balanced landmarks.
+        `sample_domain`, (n,) integers or names, is the domain of each row, for balanced landmarks.
 
         Warns
         -----
@@ -122,7 +122,7 @@ class Nystroem(RowTransformer):
             raise ConfigError(
                 f"landmarks={self.landmarks!r}: expected a choice of landmarks; use RandomFourier for random features"
             )
-        rows = as_rows(input_rows(self, X, reset=True), domain=domain_column(sample_domain))
+        rows = as_rows(input_rows(self, X, reset=True), domain=domain_column(sample_domain)[0])
         with job("Nystroem.fit"):
             basis = columns.choose(rows)
             whitening = basis.whitening()

@@ -250,7 +250,7 @@ def fit_sides(
     Parameters
     ----------
     y : (n,) labels; None for a corpus or Rows, which carry their own
-    sample_domain : (n,) integers, or None: the column `domain` of the rows, or else labelled and unlabelled rows
+    sample_domain : (n,) integers or names, or None: the column `domain`, or else labelled and unlabelled rows
     sample_weight : (n,), or None: the column `weight`
 
     Raises
@@ -310,10 +310,14 @@ def with_sides(estimator: BaseEstimator, data: Training, *, least: int = 1) -> T
     target_rows = int(counts[~source].sum())
     if not target_rows:
         named = ", ".join(map(str, domains[:5])) + (", …" if len(source) > 5 else "")
-        where = "all rows are labelled" if cells.domains is None else f"every domain ({named}) has labelled rows"
+        missing = "-1" if inputs.classes is not None and inputs.classes.dtype.kind == "U" else -1
+        where, cure = "all rows are labelled", f"pass {missing!r} as their labels"
+        if cells.domains is not None:
+            where = f"every domain ({named}) has labelled rows"
+            cure = f"pass, for example, np.where(sample_domain == {domains.tolist()[-1]!r}, {missing!r}, y)"
         raise DataError(
-            f"y: {name} needs unlabelled rows of a target domain, but {where}; mark them by -1 among numeric labels, "
-            "or leave them unlabelled in a corpus of named classes"
+            f"y: {name} needs unlabelled rows of a target domain, but {where}; {cure}, or leave these rows unlabelled "
+            "in a corpus"
         )
     if target_rows < least:
         raise DataError(f"y: {name} expects at least {least} rows of the target, found {target_rows}")

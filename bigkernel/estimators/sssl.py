@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,6 +26,7 @@ from bigkernel.estimators.fit_state import (
     AnyTargets,
     Columns,
     ExactProblem,
+    Fitted,
     MomentFit,
     Problem,
     Solution,
@@ -43,7 +44,7 @@ from bigkernel.solvers.eigenfunctions import (
     graph_penalty,
     solve_labelled,
 )
-from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
+from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings, resolve_gcv
 from bigkernel.solvers.residuals import SolveDiagnostics, warn_or_note
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, MomentStatistic
@@ -56,6 +57,7 @@ _CONSTRAINTS: dict[str, list[object]] = {
     "fit_intercept": ["boolean"],
     "eigenfunctions": [StrOptions({"all", "landmarks"})],
     **GRAPH,
+    "manifold": [*GRAPH["manifold"], StrOptions({"gcv"})],
 }
 
 
@@ -68,7 +70,8 @@ class GraphChoice(BasisChoice):
         return self.count
 
 
-SSSLReduced = tuple[Whitening, Array | None]  # the whitening, and I + μ ΦᵀLΦ of a graph or None
+Functions = tuple[Coordinates, Array]  # eigenfunctions as coordinates, and their eigenvalues
+SSSLReduced = tuple[Whitening, Array | None]  # the whitening, and ΦᵀLΦ of a graph or None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -88,10 +91,11 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         return not self.of_landmarks
 
     def check_settings(self, columns: BasisChoice) -> None:
-        landmarks, manifold = columns.landmarks, self.graph.manifold
-        refuse_graph(landmarks, manifold, fourier=columns.fourier)
-        if manifold > 0 and (self.of_landmarks or columns.kernel.precomputed):
-            raise ConfigError(f"manifold={manifold}: a graph needs rows and eigenfunctions='all'; set manifold=0")
+        landmarks, graph = columns.landmarks, self.graph
+        refuse_graph(landmarks, graph, fourier=columns.fourier)
+        if graph.exists and (self.of_landmarks or columns.kernel.precomputed):
+            what = f"manifold={graph.manifold!r}: a graph needs"
+            raise ConfigError(f"{what} rows and eigenfunctions='all'; set manifold=0")
         if columns.fourier and self.of_landmarks:
             raise ConfigError(f"landmarks={landmarks!r}: random features have no landmarks; set eigenfunctions='all'")
 
@@ -107,15 +111,15 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
 
     def some_landmarks(self, before: MomentFit, count: int, columns: BasisChoice) -> Array:
         """Return the positions; raise `ConfigError` with a graph, which depends on all landmarks."""
-        if self.graph.manifold > 0:
+        if self.graph.exists:
             raise ConfigError(
-                f"with_landmarks: not supported with manifold={self.graph.manifold}, whose graph joins "
+                f"with_landmarks: not supported with manifold={self.graph.manifold!r}, whose graph joins "
                 "all landmarks; fit again"
             )
         return super().some_landmarks(before, count, columns)
 
     def reduce(self, problem: Problem, whitening: Whitening) -> SSSLReduced:
-        return whitening, self._penalty(problem, whitening)
+        return whitening, self.graph.laplacian(problem, whitening)
 
     def solve(self, problem: Problem, reduced: SSSLReduced, diagnostics: SolveDiagnostics) -> SpectralSolution:
         if not self.fit_intercept:
@@ -125,14 +129,11 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
             basis = of_kernel(problem.basis)
             core = basis.core()
             _note_negative(core, basis.kernel, diagnostics)
-            coordinates, values = eigenfunctions_of_core(core, self.n_components, diagnostics=diagnostics)
+            functions = eigenfunctions_of_core(core, self.n_components, diagnostics=diagnostics)
         else:
-            whitening, P = reduced
-            coordinates, values = eigenfunctions_of_rows(
-                problem.moments, whitening, self.n_components, penalty=P, diagnostics=diagnostics
-            )
+            functions = self._of_rows(problem, reduced, self.n_components, diagnostics)
         rank = problem.basis.width if self.of_landmarks else reduced[0].rank
-        return self._solution(coordinates, values, labelled, problem.inputs.shift, rank, diagnostics)
+        return self._solution(functions, labelled, problem.inputs.shift, rank, diagnostics)
 
     def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> SpectralSolution:
         # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
@@ -141,25 +142,27 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         root = np.ones(len(K)) if problem.weight is None else np.sqrt(problem.weight)
         _note_negative(K, of_kernel(problem.basis).kernel, diagnostics)
         core = K * np.outer(root, root)
-        coordinates, values = eigenfunctions_of_core(core, self.n_components, diagnostics=diagnostics)
+        functions = eigenfunctions_of_core(core, self.n_components, diagnostics=diagnostics)
         moments = Moments.of_rows(K[labelled] * root, Y, root[labelled] ** 2)
-        solution = self._solution(coordinates, values, moments, problem.inputs.shift, len(K), diagnostics)
+        solution = self._solution(functions, moments, problem.inputs.shift, len(K), diagnostics)
         return replace(solution, coef=root[:, None] * solution.coef)
 
     def _solution(
-        self,
-        coordinates: Coordinates,
-        values: Array,
-        labelled: Moments,
-        shift: Array,
-        rank: int,
-        diagnostics: SolveDiagnostics,
+        self, functions: Functions, labelled: Moments, shift: Array, rank: int, diagnostics: SolveDiagnostics
     ) -> SpectralSolution:
-        """Solve ridge on the labelled rows in the coordinates of eigenfunctions with these eigenvalues."""
+        """Solve ridge on the labelled rows in the coordinates of eigenfunctions."""
+        (coordinates, values), weight = functions, self.graph.weights[0]
+        if blocks := coordinates.blocks:
+            (settings,) = resolve_gcv(coordinates.reduce(labelled), [self.solve_settings()], blocks)
+            assert settings.block is not None
+            weight = self.graph.weights[blocks.index(settings.block)]
+            coordinates, values = coordinates.select(settings.block), values[slice(*settings.block)]
         coef, intercept, alpha = solve_labelled(
             coordinates, labelled, one_penalty(self.alpha), fit_intercept=self.fit_intercept, diagnostics=diagnostics
         )
-        return SpectralSolution(coef=coef, intercept=intercept + shift, rank=rank, alpha=alpha, eigenvalues=values)
+        return SpectralSolution(
+            coef=coef, intercept=intercept + shift, rank=rank, alpha=alpha, eigenvalues=values, manifold=weight
+        )
 
     def solve_settings(self) -> SolveSettings:
         return SolveSettings(self.alpha, self.fit_intercept, n_components=self.n_components)
@@ -167,14 +170,18 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
     def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
         if not self.whitens:
             return eigenfunctions_of_core(of_kernel(problem.basis).core(), n_components)[0]
-        whitening = whitening or self.whiten(problem.basis)
-        P = self._penalty(problem, whitening)
-        return eigenfunctions_of_rows(problem.moments, whitening, n_components, penalty=P)[0]
+        return self._of_rows(problem, self.reduce(problem, whitening or self.whiten(problem.basis)), n_components)[0]
 
-    def _penalty(self, problem: Problem, whitening: Whitening) -> Array | None:
-        """Return I + μ ΦᵀLΦ (r, r) of the graph of all rows, whether held out or not; None without a graph."""
-        graph = self.graph.laplacian(problem, whitening)
-        return None if graph is None else graph_penalty(graph, float(self.graph.manifold))
+    def _of_rows(
+        self, problem: Problem, reduced: SSSLReduced, count: int, diagnostics: SolveDiagnostics | None = None
+    ) -> Functions:
+        """Return eigenfunctions, with P = I + μ ΦᵀLΦ of the graph of all rows, held out or not, for each weight μ."""
+        whitening, L = reduced
+        penalties = [None if L is None or not weight else graph_penalty(L, weight) for weight in self.graph.weights]
+        return eigenfunctions_of_rows(problem.moments, whitening, count, penalties=penalties, diagnostics=diagnostics)
+
+    def resolved(self, solution: SpectralSolution) -> Self:
+        return replace(self, alpha=solution.alpha, graph=replace(self.graph, manifold=solution.manifold))
 
 
 def _note_negative(K: Array, kernel: Kernel, diagnostics: SolveDiagnostics) -> None:
@@ -185,7 +192,7 @@ def _note_negative(K: Array, kernel: Kernel, diagnostics: SolveDiagnostics) -> N
 
 def _columns(estimator: LandmarkEstimator) -> BasisChoice:
     columns = LandmarkEstimator._columns(estimator)
-    if not columns.exact or not estimator.manifold > 0 or columns.kernel.precomputed:
+    if not columns.exact or estimator.manifold == 0 or columns.kernel.precomputed:
         return columns
     return GraphChoice(**vars(columns) | {"exact": False})
 
@@ -224,17 +231,18 @@ class SSSL(Regressor, LandmarkEstimator):
     eigenfunctions : "all" or "landmarks"
         Eigenfunctions of the Nyström kernel over all N rows, including unlabelled ones, or of the m landmarks alone. If
         labelled and unlabelled rows come from different domains, put `JDA` before it in a Pipeline.
-    manifold : float ≥ 0, default 1
+    manifold : float ≥ 0 or "gcv" (default)
         μ, the weight of a graph Laplacian L in the eigenfunctions, ΦᵀΦ w = λ(I + μ ΦᵀLΦ)w; 0: no graph. The graph
         connects rows through their nearest landmarks (`solvers.anchor_graph`), so that eigenfunctions change mainly
-        where rows are sparse, and few labels separate classes. λ falls as μ grows, and so should α. Targets that vary
-        as much within clusters of rows as between them are predicted better with 0.
+        where rows are sparse, and few labels separate classes. λ falls as μ grows, and so should α. "gcv": the largest
+        of 0, 0.1 and 1 whose generalised cross-validation, summed over the targets, is at most 1.2 times the least.
     n_neighbors : int, default 3
         Number of landmarks that connect a row: the same at every `partial_fit`; `refit` keeps the graph of the fit.
 
     Attributes
     ----------
     dual_coef_ : (m,) or (m, c), over the landmarks (over the rows, where exact)
+    manifold_ : float, the weight that was used
     eigenvalues_ : (s,), of the N×N kernel matrix or its approximation (of the core, for "landmarks"), descending
     landmarks_, kernel_, statistics_, rank_, intercept_, diagnostics_, skipped_rows_, n_features_in_
         As in `KernelRidge`; the statistics have two groups of rows, unlabelled and labelled.
@@ -252,6 +260,7 @@ class SSSL(Regressor, LandmarkEstimator):
     """
 
     _semi_supervised = True
+    manifold_ = Fitted[float]("solution.manifold")
     _parameter_constraints: ClassVar[dict[str, list[object]]] = _CONSTRAINTS
 
     def __init__(
@@ -263,7 +272,7 @@ class SSSL(Regressor, LandmarkEstimator):
         n_landmarks: int | None = None,
         fit_intercept: bool = True,
         eigenfunctions: str = "all",
-        manifold: float = 1.0,
+        manifold: float | str = "gcv",
         n_neighbors: int = 3,
         landmarks: str | ArrayLike = "k-means",
         gamma: float | str = "scale",
@@ -298,6 +307,7 @@ class SSSLClassifier(Classifier, LandmarkEstimator):
     """
 
     _semi_supervised = True
+    manifold_ = Fitted[float]("solution.manifold")
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {**_CONSTRAINTS, **CLASS_WEIGHT, **PROBABILITY}
 
     def __init__(
@@ -309,7 +319,7 @@ class SSSLClassifier(Classifier, LandmarkEstimator):
         n_landmarks: int | None = None,
         fit_intercept: bool = False,
         eigenfunctions: str = "all",
-        manifold: float = 3.0,
+        manifold: float | str = 3.0,
         n_neighbors: int = 3,
         landmarks: str | ArrayLike = "k-means",
         gamma: float | str = "scale",

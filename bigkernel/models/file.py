@@ -39,6 +39,8 @@ _LENGTH_BYTES = 8
 _BEFORE_SUM = f'{{"{_METADATA}":{{"crc32":"'.encode()  # how a description begins
 _NO_SUM = b"00000000"  # replaces the checksum while it is computed
 _LABELS = "biuf"  # kinds of labels that are not text
+_NAN = ["NaN"]  # among labels
+_SCALARS = (bool, int, float, str, type(None))
 _TYPES: dict[str, tuple[type[Any], ...]] = {
     **{"int": (Integral,), "float": (Real,), "bool": (bool, np.bool_), "str": (str,), "None": (type(None),)},
     **{"Array": (np.ndarray,), "np.dtype": (np.dtype,), "Kernel": (Kernel,), "tuple": (tuple,)},
@@ -217,25 +219,35 @@ class Packing:
         """Return the value as JSON; a `ConfigError` names the part that cannot be stored."""
         if isinstance(value, np.ndarray):
             return self._array(value, path)
-        if isinstance(value, np.generic):
-            return {"number": encode(value, path), "dtype": value.dtype.str}
-        if isinstance(value, np.dtype):
-            return {"dtype": value.name}
+        if isinstance(value, np.generic) or (isinstance(value, float) and math.isnan(value)):
+            return {"number": _label(value, path), "dtype": np.asarray(value).dtype.str}
+        if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.number | int | float)):
+            return {"dtype": np.dtype(value).name}
+        if isinstance(value, np.ufunc) and getattr(np, name := str(value.__name__), None) is value:
+            return {"ufunc": name}
+        if isinstance(value, slice):
+            return {"slice": [self.pack(item, path) for item in (value.start, value.stop, value.step)]}
         if isinstance(value, tuple | list):
             return [self.pack(item, f"{path}.{i}") for i, item in enumerate(value)]
-        if isinstance(value, Mapping):
-            return {"table": {str(key): self.pack(item, f"{path}.{key}") for key, item in value.items()}}
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            return {"table": {key: self.pack(item, f"{path}.{key}") for key, item in value.items()}}
         if is_dataclass(value) and not isinstance(value, Kernel):
             name = type(value).__name__
             if self.kinds(name) is not type(value):
                 raise ConfigError(f"save_model: {path}: a {name} cannot be stored")
             held = {one.name: getattr(value, one.name) for one in stored_fields(type(value))}
             return {"is": name, "fields": {key: self.pack(item, f"{path}.{key}") for key, item in held.items()}}
+        if callable(value) and not isinstance(value, Kernel):
+            raise ConfigError(
+                f"save_model: {path} = {value!r} cannot be stored; of functions only NumPy's can, such as np.log1p"
+            )
         return encode(value, path)
 
     def _array(self, value: Array, path: str) -> Any:
-        if value.dtype not in DTYPES.values():
-            return {"labels": value.tolist(), "dtype": value.dtype.str}
+        if value.dtype not in DTYPES.values() or (value.ndim == 1 and np.isnan(value).any()):
+            if value.ndim != 1 or value.dtype.kind not in _LABELS + "OU":
+                raise ConfigError(f"save_model: {path}: an array {value.shape} of {value.dtype} cannot be stored")
+            return {"labels": [_label(label, path) for label in value.tolist()], "dtype": value.dtype.str}
         columns = value.flags.f_contiguous and not value.flags.c_contiguous  # products of another order differ
         if id(value) not in self._names:
             lying = np.ascontiguousarray(value.T if columns else value)
@@ -243,6 +255,11 @@ class Packing:
             self._names[id(value)] = path, value
         name = self._names[id(value)][0]
         return {"array": name, "order": "F"} if columns else {"array": name}
+
+
+def _label(value: Any, path: str) -> Any:
+    """Return a label or number as JSON, which has no NaN."""
+    return _NAN if isinstance(value, float | np.floating) and np.isnan(value) else encode(value, path)
 
 
 def unpack(said: Any, kinds: Kinds, contents: Contents) -> Any:
@@ -261,6 +278,11 @@ def unpack(said: Any, kinds: Kinds, contents: Contents) -> Any:
         return _labels([said["number"]], np.dtype(said["dtype"]))[0]
     if names == {"dtype"}:
         return np.dtype(said["dtype"])
+    if names == {"slice"}:
+        return slice(*unpack(said["slice"], kinds, contents))
+    if names == {"ufunc"}:
+        require(isinstance(function := vars(np).get(said["ufunc"]), np.ufunc), "expected a function of NumPy")
+        return function
     if names == {"table"}:
         return {key: unpack(item, kinds, contents) for key, item in said["table"].items()}
     return _dataclass(said, kinds, contents) if names == {"is", "fields"} else decode(said)
@@ -294,10 +316,11 @@ def _is_of(value: Any, annotation: str, kinds: Kinds) -> bool:
 def _labels(values: Any, dtype: np.dtype[Any]) -> Array:
     """Return labels or names, (c,); text has the dtype of the longest, whatever dtype the file states."""
     require(isinstance(values, list), "expected a list of labels")
+    values = [np.nan if value == _NAN else value for value in values]
     kinds, largest = {type(value) for value in values}, dtype.itemsize
     if dtype.kind == "U" and kinds <= {str}:
         dtype = np.dtype(f"U{max(map(len, values), default=1) or 1}")
-    elif not (dtype.kind == "O" and kinds <= {str}) and not (dtype.kind in _LABELS and kinds <= {bool, int, float}):
+    elif not kinds <= ({*_SCALARS} if dtype.kind == "O" else {bool, int, float} if dtype.kind in _LABELS else {None}):
         raise ModelRejectedError(f"labels of {dtype} that are {', '.join(sorted(kind.__name__ for kind in kinds))}")
     require(max(largest, dtype.itemsize) * len(values) <= HEADER_BYTES, f"{len(values)} labels of {dtype}")
     return np.array(values, dtype)

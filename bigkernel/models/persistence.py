@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import warnings
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
@@ -25,7 +26,6 @@ from bigkernel.estimators import fit_state
 from bigkernel.estimators.base import restore
 from bigkernel.estimators.kernel_basis import FourierBasis, LandmarkBasis, require_frequencies
 from bigkernel.estimators.labelled_rows import LabelledRowsClassifier
-from bigkernel.kernels.encoding import decode, encode
 from bigkernel.kernels.functions import SCALES
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, unpack, write
 from bigkernel.models.predictor import Predictor
@@ -44,14 +44,15 @@ _BASES = (LandmarkBasis, FourierBasis, fit_state.RowBasis)
 _CLASSES: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, fit_state.Inputs, PseudoLabels, Calibration)
 }
-_NO_STEP = {"class": "passthrough"}
+_NO_STEPS = ("passthrough", "drop")
 _IMAGE = ("image_height_", "image_width_")
 # fitted attributes of transformers that store them as scikit-learn does
 _SPECTRUM = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
 _BY_FEATURE = (
     *("mean_", "scale_", "var_", "min_", "data_min_", "data_max_", "data_range_", "max_abs_", "center_", "variances_"),
-    *("fourier_origin_", "feature_names_in_"),
+    *("fourier_origin_", "feature_names_in_", "statistics_"),
 )
+_CATEGORIES = ("categories_", "_infrequent_enabled", "_infrequent_indices", "_default_to_infrequent_mappings")
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "Rescaler": (),
     "UnitNormalizer": (),
@@ -67,18 +68,31 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "RowUnion": (),
     "sklearn.preprocessing.StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
     "sklearn.preprocessing.MinMaxScaler": (
-        *("min_", "data_min_", "data_max_", "data_range_", "scale_", "n_samples_seen_"),
+        "min_",
+        "data_min_",
+        "data_max_",
+        "data_range_",
+        "scale_",
+        "n_samples_seen_",
     ),
     "sklearn.preprocessing.MaxAbsScaler": ("max_abs_", "scale_", "n_samples_seen_"),
     "sklearn.preprocessing.RobustScaler": ("center_", "scale_"),
     "sklearn.preprocessing.Normalizer": (),
     "sklearn.preprocessing.QuantileTransformer": ("n_quantiles_", "quantiles_", "references_"),
-    "sklearn.decomposition.PCA": (
-        *("n_components_", "n_samples_", "components_", "mean_", *_SPECTRUM, "noise_variance_"),
-    ),
+    "sklearn.decomposition.PCA": ("n_components_", "n_samples_", "components_", "mean_", *_SPECTRUM, "noise_variance_"),
     "sklearn.decomposition.TruncatedSVD": ("components_", *_SPECTRUM),
     "sklearn.feature_selection.VarianceThreshold": ("variances_",),
+    "sklearn.preprocessing.FunctionTransformer": (),
+    "sklearn.preprocessing.OneHotEncoder": (*_CATEGORIES, "drop_idx_", "_drop_idx_after_grouping", "_n_features_outs"),
+    "sklearn.preprocessing.OrdinalEncoder": (*_CATEGORIES, "_missing_indices"),
+    "sklearn.impute.SimpleImputer": ("statistics_", "_fit_dtype", "_fill_dtype"),
+    "sklearn.impute.MissingIndicator": ("features_", "_n_features", "_precomputed"),
+    "sklearn.compose.TransformedTargetRegressor": ("_training_dim",),
+    "sklearn.compose.ColumnTransformer": ("sparse_output_", "output_indices_", "_columns", "_indices"),
 }
+_COMMON = ("n_features_in_", "feature_names_in_", "_sklearn_output_config")
+_INNER = ("indicator_", "regressor_", "transformer_")  # of scikit-learn, fitted
+_ADVICE = "joblib.dump or skops.io.dump store any Pipeline, and such files must only be loaded from trusted sources"
 
 
 def _name_of(step: Any) -> str | None:
@@ -102,9 +116,11 @@ def _class_of(name: str) -> type[BaseEstimator] | None:
 def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True, overwrite: bool = False) -> None:
     """Write a fitted estimator of bigkernel, or a Pipeline of them, to a file that appears complete or not at all.
 
-    A Pipeline may begin with transformers of scikit-learn whose fit is plain numbers: StandardScaler, MinMaxScaler,
-    MaxAbsScaler, RobustScaler, Normalizer, QuantileTransformer, PCA, TruncatedSVD and VarianceThreshold. Of a
-    `LabelledRowsClassifier` the classifier is stored.
+    A Pipeline may begin with transformers of scikit-learn whose fit is numbers and text: StandardScaler, MinMaxScaler,
+    MaxAbsScaler, RobustScaler, Normalizer, QuantileTransformer, PCA, TruncatedSVD, VarianceThreshold, SimpleImputer,
+    OneHotEncoder, OrdinalEncoder, FunctionTransformer of a NumPy function, and a ColumnTransformer of these, whose
+    columns are stored as the fit selected them. A TransformedTargetRegressor is stored with transformers of these
+    classes. Of a `LabelledRowsClassifier` the classifier is stored.
 
     Parameters
     ----------
@@ -122,6 +138,11 @@ def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True
         There is too little room on the disk.
     RunLockedError
         Another driver is writing it, such as a running `bigkernel fit`.
+
+    Warns
+    -----
+    UserWarning
+        `load_model` reads the file, but `Predictor.load` refuses it; names the step.
     """
     last = model[-1] if isinstance(model, Pipeline) else model
     if isinstance(last, LabelledRowsClassifier):
@@ -129,14 +150,22 @@ def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True
         inner = last.estimator_
         model = Pipeline([*model.steps[:-1], (model.steps[-1][0], inner)]) if isinstance(model, Pipeline) else inner
     packing = Packing(_kind_of)
-    described = _pack_step(model, "model", packing) if moments else None
+    try:
+        described = _pack_step(model, "model", packing) if moments else None
+    except ConfigError as error:
+        raise ConfigError(
+            f"save_model: {str(error).removeprefix('save_model: ').removeprefix('model.')}; {_ADVICE}"
+        ) from None
+    fault = ""
     try:
         predictor = Predictor.of(model).packed(packing)
     except ConfigError as error:
         if not moments:
             raise
-        predictor = {"refused": str(error)}
+        predictor, fault = {"refused": str(error)}, str(error).removeprefix("predictor: ").partition("; use")[0]
     write(path, {"predictor": predictor, "model": described}, packing.arrays, overwrite=overwrite)
+    if fault and hasattr(model, "predict"):
+        warnings.warn(f"{os.fspath(path)}: Predictor.load refuses this model, use load_model: {fault}", stacklevel=2)
 
 
 def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> Any:
@@ -177,36 +206,59 @@ def _kind_of(name: str) -> type[Any] | None:
 def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
     """Return the description of a fitted step or a Pipeline for a file."""
     if isinstance(step, Pipeline):
-        named = enumerate(step.steps)
-        return {"steps": [[label, _pack_step(one, f"{path}.{i}", packing)] for i, (label, one) in named]}
+        return {"steps": _pack_named(step.steps, path, packing)}
     if step is None or isinstance(step, str):
-        return _NO_STEP
+        return {"class": step or "passthrough"}
     name = _name_of(step)
     if name is None:
-        stored = ", ".join(known for known in _ATTRIBUTES if "." in known)
+        stored = ", ".join(known.rpartition(".")[2] for known in _ATTRIBUTES if "." in known)
         raise ConfigError(
-            f"save_model: expected an estimator of bigkernel or one of {stored}, found {type(step).__name__}; "
-            "joblib.dump or skops.io.dump store any Pipeline, and such files must only be loaded from trusted sources"
+            f"expected an estimator of bigkernel or one of {stored}, and no subclass, found {type(step).__name__}"
         )
     check_is_fitted(step, "n_features_in_" if "." in name else None)
-    params = {key: encode(value, f"{name}.{key}") for key, value in _params(step).items()}
+    own = f"{path}.{type(step).__name__}"
+    params = {key: packing.pack(value, f"{own}.{key}") for key, value in _params(step).items()}
     if name in _ATTRIBUTES:
-        names = ("n_features_in_", "feature_names_in_", *_ATTRIBUTES[name])
-        fit = {name: getattr(step, name) for name in names if hasattr(step, name)}
+        fit = {name: getattr(step, name) for name in (*_COMMON, *_ATTRIBUTES[name]) if hasattr(step, name)}
     else:
         fit = step._fitted
-    said = {"class": name, "params": params, "fitted": packing.pack(fit, path)}
+    inner: list[tuple[str, Any]] = []
     if name == "RowUnion":
-        labels = [label for label, _ in step.transformer_list]
-        packed = [_pack_step(one, f"{path}.{i}", packing) for i, one in enumerate(step.transformers_)]
-        said["union"] = [list(pair) for pair in zip(labels, packed, strict=True)]
-    return said
+        inner = [(label, one) for (label, _), one in zip(step.transformer_list, step.transformers_, strict=True)]
+    elif name == "sklearn.compose.ColumnTransformer":
+        columns = {label: [int(i) for i in own] for label, own in step._transformer_to_input_indices.items()}
+        # of no columns a transformer is not fitted
+        inner = [(label, one if columns[label] else "drop") for label, one, _ in step.transformers_]
+        given = [own if np.isscalar(own) or isinstance(own, slice) else [*own] for *_, own in step.transformers_]
+        fit |= {"_columns": given, "_indices": columns}
+    else:
+        inner = [(one, getattr(step, one)) for one in _INNER if getattr(step, one, None) is not None]
+    said = {"class": name, "params": params, "fitted": packing.pack(fit, path)}
+    return {**said, "inner": _pack_named(inner, path, packing)} if inner else said
+
+
+def _pack_named(steps: list[tuple[str, Any]], path: str, packing: Packing) -> list[list[Any]]:
+    """Return the descriptions of steps by name; a `ConfigError` names the step that cannot be stored."""
+    packed = []
+    for i, (label, step) in enumerate(steps):
+        try:
+            packed.append([label, _pack_step(step, f"{path}.{i}", packing)])
+        except ConfigError as error:
+            fault = str(error).removeprefix("save_model: ").removeprefix(f"{path}.{i}.")
+            raise ConfigError(f"step {label!r}: {fault}") from None
+    return packed
 
 
 def _params(step: BaseEstimator) -> dict[str, Any]:
     """Return the parameters to store."""
     params: dict[str, Any] = step.get_params(deep=False)
-    params.pop("transformer_list", None)  # its transforms are stored
+    for name in ("transformer_list", "transformers"):
+        params.pop(name, None)  # the fitted ones are stored
+    for name in ("regressor", "transformer"):
+        if params.get(name) is not None:
+            params[name] = "given"
+    if not isinstance(params.get("remainder", ""), str):
+        params["remainder"] = "drop"  # where columns remain, it is stored with the transformers
     if not isinstance(params.get("landmarks", ""), str):
         params["landmarks"] = "given"  # they are stored with the fit
     seed = params.get("random_state")
@@ -220,13 +272,22 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
     if set(said) == {"steps"}:
         return Pipeline(_unpack_named(said["steps"], contents))
     name = said["class"]
+    if name in _NO_STEPS:
+        return name
     kind = _class_of(name)
     if kind is None:
         raise ModelRejectedError(f"unknown class {name!r}")
-    params = {str(key): decode(value) for key, value in said["params"].items()}
-    named = _unpack_named(said["union"], contents) if name == "RowUnion" else []
-    if named:
-        params["transformer_list"] = [(name, clone(one)) for name, one in named]
+    params = {str(key): unpack(value, _kind_of, contents) for key, value in said["params"].items()}
+    if isinstance(categories := params.get("categories"), tuple):
+        params["categories"] = list(categories)
+    named = _unpack_named(said["inner"], contents) if "inner" in said else []
+    if name == "RowUnion":
+        params["transformer_list"] = [(label, clone(one)) for label, one in named]
+    if name == "sklearn.compose.ColumnTransformer":
+        params["transformers"] = []
+    if name == "sklearn.compose.TransformedTargetRegressor":
+        fits = dict(named)
+        params |= {one: clone(fits[f"{one}_"]) for one in ("regressor", "transformer") if params[one] is not None}
     wrong = sorted(set(params) ^ set(kind._get_param_names()))
     require(not wrong, f"{kind.__name__}: parameters {wrong} are unknown or missing")
     fitted = unpack(said["fitted"], _kind_of, contents)
@@ -245,7 +306,7 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
 
 def _unpack_named(said: Any, contents: Contents) -> list[tuple[str, Any]]:
     """Return steps by name."""
-    steps = [(name, _unpack_step(one, contents) if one != _NO_STEP else "passthrough") for name, one in said]
+    steps = [(name, _unpack_step(one, contents)) for name, one in said]
     names = [name for name, _ in steps]
     different = names and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
     require(different, f"expected distinct step names, found {names}")
@@ -254,21 +315,51 @@ def _unpack_named(said: Any, contents: Contents) -> list[tuple[str, Any]]:
 
 def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, Any]]) -> None:
     """Set the fitted attributes of a transformer, whose shapes must fit its number of features."""
-    known = {"n_features_in_", "feature_names_in_", *_ATTRIBUTES[kind]}
+    known = {*_COMMON, *_ATTRIBUTES[kind]}
     if not isinstance(fitted, dict) or not set(fitted) <= known:
         raise ModelRejectedError(f"{kind}: unknown fitted values {sorted(set(fitted) - known)}")
     d, r, q = fitted["n_features_in_"], *(len(fitted.get(name, ())) for name in ("components_", "references_"))
     shapes: dict[str, tuple[int, ...]] = {**dict.fromkeys(_BY_FEATURE, (d,)), **dict.fromkeys(_SPECTRUM, (r,))}
     shapes |= {"components_": (r, d), "references_": (q,), "quantiles_": (q, d)}
     _require_shapes(kind, {name: (fitted.get(name), shape) for name, shape in shapes.items()})
+    by_feature = all(len(fitted.get(name, range(d))) == d for name in ("categories_", "_n_features_outs"))
+    outputs = {*fitted.get("_sklearn_output_config", {}).values()}
+    require(by_feature and outputs <= {"default", "pandas", "polars"}, f"{kind}: expected values of {d} features")
     for name, value in fitted.items():
-        setattr(step, name, value)
+        if not isinstance(getattr(type(step), name, None), property):
+            setattr(step, name, list(value) if isinstance(value, tuple) and "." in kind else value)
     if kind == "RandomFourier":
         require_frequencies(kind, d, int(step.n_components))
-    if named:
+    if kind == "sklearn.impute.SimpleImputer":
+        step.indicator_ = None
+    if kind == "sklearn.compose.ColumnTransformer":
+        _set_columns(step, d, named)
+    elif kind == "RowUnion":
         step.transformers_ = [one for _, one in named]
+    else:
+        require({label for label, _ in named} <= {*_INNER}, f"{kind}: unknown steps")
+        vars(step).update(named)
     if hasattr(step, "_row_map"):
         step._row_map().width(d)
+
+
+def _set_columns(step: Any, d: int, named: list[tuple[str, Any]]) -> None:
+    """Set the transformers of a ColumnTransformer, with columns of d features, as its fit does."""
+    indices = {label: [*columns] for label, columns in vars(step).pop("_indices").items()}
+    inside = all(type(i) is int and 0 <= i < d for columns in indices.values() for i in columns)
+    require(inside and {label for label, _ in named} <= set(indices), f"columns {indices} are not of {d} features")
+    columns = [[*own] if isinstance(own, tuple) else own for own in step._columns]
+    step._transformer_to_input_indices = indices
+    step.transformers_ = [(label, one, own) for (label, one), own in zip(named, columns, strict=True)]
+    step.transformers = [
+        (label, "passthrough" if getattr(one, "func", one) is None else clone(one, safe=False), own)
+        for label, one, own in step.transformers_
+    ]
+    step._remainder = ("remainder", step.remainder, [])
+    if named and named[-1][0] == "remainder":
+        step._remainder = step.transformers.pop()
+        step.remainder = step._remainder[1]
+    step._columns = columns[: len(step.transformers)]
 
 
 def _require_shapes(name: str, arrays: Mapping[str, tuple[Any, tuple[int, ...]]]) -> None:

@@ -82,15 +82,18 @@ class Predictor:
 
         A `ConfigError` names a step, kernel or feature map that needs more than NumPy, or is not supported.
         """
-        *before, last = [step for _, step in getattr(model, "steps", [("", model)])]
-        if not hasattr(last, "predict"):
+        *before, (_, last) = getattr(model, "steps", [("", model)])
+        if not (hasattr(last, "predict") and hasattr(last, "_expansion")):
             raise ConfigError(
                 f"predictor: expected a classifier or regressor of bigkernel, found {type(last).__name__}"
             )
-        steps = [step for step in before if step is not None and step != "passthrough"]
-        for step in steps:
+        named = [(label, step) for label, step in before if step is not None and step != "passthrough"]
+        for label, step in named:
             if not hasattr(step, "_row_map"):
-                raise ConfigError(f"predictor: expected a transformer of bigkernel, found {type(step).__name__}")
+                raise ConfigError(
+                    f"predictor: step {label!r}: expected a transformer of bigkernel, found {type(step).__name__}"
+                )
+        steps = [step for _, step in named]
         expansion, first = last._expansion(), (*steps, last)[0]
         names = getattr(first, "feature_names_in_", None)
         return cls(

@@ -209,7 +209,9 @@ def _may_hold(holder: Mapping[str, Any], job: Job) -> bool:
 
 
 def _state(jobs: Sequence[Job], holder: State, sweeps: Sequence[RunState]) -> str:
-    last = max(jobs, key=lambda job: job.started).state if jobs else ""
+    # a job that is refused, as the run belongs to another, has no sweep and leaves the run as it was
+    ran = [job for job in jobs if job.sweeps or job.state != "failed"] or jobs
+    last = max(ran, key=lambda job: job.started).state if ran else ""
     if last:
         return "interrupted" if last == "lost" else last
     if holder:

@@ -32,7 +32,7 @@ from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.search.scoring import FoldSolutions
-from bigkernel.search.splits import Partition, require_fold
+from bigkernel.search.splits import Partition
 from bigkernel.search.sweeps import (
     Candidate,
     GridSweep,
@@ -138,7 +138,7 @@ class SplitFits:
 
 def _reduced(methods: Sequence[AdaptingMethod], problem: Problem, whitening: Whitening) -> ReducedSides:
     """Reduce the problem of a split for all its methods, with the graph if one of them has one."""
-    lead = max(methods, key=lambda one: one.graph.manifold)
+    lead = max(methods, key=lambda one: one.graph.exists)
     with solving(lead):
         return lead.reduce(problem, whitening)
 
@@ -201,7 +201,7 @@ class AdaptingSweep(GridSweep):
         assert sums.whitening is not None
         for fold, split in enumerate(splits):
             held, own = sides.test_sums(problem.statistics, fold), sides.split_sums(problem.statistics, fold)
-            require_fold(split, float(held["n"].sum()), float(own["n"][1]), own["t"][1])
+            sums.data.require_fold(split, float(held["n"].sum()), float(own["n"][1]), own["t"][1])
             if not own["n"][0] > 0:
                 raise DataError(f"cv: split {split} expects a row of the target with a positive weight, found none")
         methods = [_adapting(candidate) for candidate in sums.members]

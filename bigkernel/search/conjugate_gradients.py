@@ -21,7 +21,7 @@ from bigkernel.estimators.kernel_basis import BasisChoice, of_kernel
 from bigkernel.estimators.ridge import RidgeMethod
 from bigkernel.events.job import Note, emit
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
-from bigkernel.search.splits import Partition, require_fold
+from bigkernel.search.splits import Partition
 from bigkernel.search.sweeps import Candidate, GridSweep, PlanLine, SearchData, split_to_fit
 from bigkernel.solvers.conjugate_gradients import (
     FACTOR_BYTES,
@@ -165,8 +165,7 @@ class CGSweep(GridSweep):
         def require_labels(residual: Residual) -> None:
             sums = residual.sums
             for fold, split in enumerate(partition.splits):
-                classes = None if targets.classes is None else sums["t"][fold]
-                require_fold(split, float(sums["held_n"][fold]), float(sums["n"][fold]), classes)
+                data.require_fold(split, float(sums["held_n"][fold]), float(sums["n"][fold]), sums["t"][fold])
 
         with (
             np.errstate(all="ignore"),  # scores that are not finite are refused

@@ -234,6 +234,8 @@ def value_scores(
         fold, c = total["fold"][order].astype(np.int64), data.targets.width
         for (place, number), candidate in _places(some):
             values = total["values"][order][:, place, number * c : (number + 1) * c]
+            if data.inverse is not None:
+                values = data.inverse(values)
             for own in range(partition.folds.count):
                 tested = fold == own
                 scores[candidate.index, own] = rows.at(tested).scores(scoring, values[tested])

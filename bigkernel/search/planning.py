@@ -12,14 +12,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from dask.base import tokenize
 from sklearn.base import BaseEstimator, clone, is_classifier
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import get_tags
-from sklearn.utils.validation import has_fit_parameter
+from sklearn.utils.validation import check_array, has_fit_parameter
 
-from bigkernel.arrays import ColumnLike, RowsLike
-from bigkernel.engine.rows import ClassWeightSource, Rows
+from bigkernel.arrays import Array, ColumnLike, RowsLike
+from bigkernel.engine.rows import ClassWeightSource, Rows, source_of
 from bigkernel.engine.sweep import plan_sweep
-from bigkernel.errors import ConfigError
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import RowsEstimator, method_of
 from bigkernel.estimators.fit_state import Columns, Training
 from bigkernel.estimators.inputs import CellTargets
@@ -45,13 +47,29 @@ from bigkernel.statistics.moments import Targets
 class Prepared:
     """Candidates with the same transforms: their fitted steps, and the work that evaluates them.
 
-    `learned` lists the sweeps that fitted the transforms.
+    `learned` lists the sweeps that fitted the transforms; `wrapper` transforms the targets.
     """
 
     members: list[Candidate]
     steps: Pipeline | None
     work: Work
     learned: tuple[SweepStarted, ...]
+    wrapper: TransformedTargetRegressor | None = None
+
+    def fitted(self, candidate: Candidate) -> BaseEstimator:
+        """Return the model of a candidate with its fitted steps and last step."""
+        if isinstance(candidate.model, Pipeline):
+            steps = [] if self.steps is None else self.steps.steps
+            model = Pipeline([*steps, (candidate.model.steps[-1][0], candidate.last)])
+        else:
+            model = candidate.last
+        if self.wrapper is None:
+            return model
+        wrapper = self.wrapper.set_params(regressor=clone(model))
+        wrapper.regressor_ = model
+        if hasattr(model, "feature_names_in_"):
+            wrapper.feature_names_in_ = model.feature_names_in_
+        return wrapper
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +98,10 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
             model.set_params(**{key: clone(value, safe=False) for key, value in params.items()})
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(f"param_grid: {error}") from error
+        wrapper = model if isinstance(model, TransformedTargetRegressor) else None
+        if wrapper is not None:
+            _require_by_row(wrapper)
+            model = wrapper.regressor
         last = model[-1] if isinstance(model, Pipeline) else model
         if isinstance(last, RowsEstimator) and hasattr(last, "transform"):
             raise ConfigError(
@@ -87,22 +109,47 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
                 "classifier, for which it is fitted once to all rows, or ARTLClassifier"
             )
         if not isinstance(last, RowsEstimator):
-            wraps = hasattr(last, "regressor") or hasattr(last, "estimator")
-            advice = "; search what it wraps, on transformed targets or labelled rows" if wraps else ""
+            wraps = hasattr(last, "estimator")
+            advice = "; search what it wraps, on labelled rows" if wraps else ""
             raise ConfigError(
                 f"estimator: expected a classifier or regressor of bigkernel, found {type(last).__name__}{advice}"
             )
         last.check_parameters()
         method, columns = method_of(last)
         if columns.exact:
+            name, flat = type(last).__name__, " and manifold=0" * hasattr(last, "manifold")
             raise ConfigError(
-                "estimator: exact fits (n_landmarks=None) share no sweep; set n_landmarks, or use scikit-learn's "
-                "GridSearchCV"
+                f"estimator: exact fits ({name} with n_landmarks=None{flat}) share no sweep; set n_landmarks, as in "
+                f"{name}(n_landmarks=500), or use scikit-learn's GridSearchCV"
             )
         weighting = getattr(last, "class_weight", None)
         solve_settings = replace(method.solve_settings(), weighting="" if weighting is None else repr(weighting))
-        candidates.append(Candidate(index, dict(params), model, last, method, columns, solve_settings))
+        candidates.append(Candidate(index, dict(params), model, last, method, columns, solve_settings, wrapper))
     return candidates
+
+
+def _require_by_row(wrapper: TransformedTargetRegressor) -> None:
+    """Raise `ConfigError` for a transformer of targets that is fitted to the training rows of a fold."""
+    if wrapper.transformer is not None and not isinstance(wrapper.transformer, FunctionTransformer):
+        raise ConfigError(
+            f"estimator: {type(wrapper.transformer).__name__} is fitted to the targets of each training fold, which "
+            "folds of one sweep cannot be; leave out a scaler, which changes no prediction with fit_intercept=True, "
+            "or use func and inverse_func, or scikit-learn's GridSearchCV"
+        )
+
+
+def _transform_targets(wrapper: TransformedTargetRegressor, y: ColumnLike) -> tuple[Array, Array]:
+    """Fit the transformation of targets as scikit-learn does; return the targets before and after it."""
+    if y is None:
+        raise DataError("y: expected targets in memory for a TransformedTargetRegressor, found None")
+    try:
+        given: Array = check_array(np.asarray(y), input_name="y", ensure_2d=False, dtype="numeric")
+        wrapper._training_dim = given.ndim
+        columns = given.reshape(len(given), -1)
+        wrapper._fit_transformer(columns)
+        return given, np.asarray(wrapper.transformer_.transform(columns)).reshape(given.shape)
+    except ValueError as error:
+        raise DataError(f"TransformedTargetRegressor: {error}") from error
 
 
 def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, scoring: Scoring) -> list[Prepared]:
@@ -125,7 +172,10 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
         proto = clone(members[0].last)
         if any(member.solve_settings.fit_intercept for member in members):
             proto.set_params(fit_intercept=True)
-        data = proto.read_search(inner, given.y, given.sample_weight, given.sample_domain, given.groups)
+        wrapper, y = members[0].wrapper, given.y
+        if wrapper is not None:
+            original, y = _transform_targets(wrapper, y)
+        data = proto.read_search(inner, y, given.sample_weight, given.sample_domain, given.groups)
         rows, targets, inputs = data.rows, data.targets, data.inputs
         require_served(scoring, inputs, targets.width)
         if prepared:
@@ -136,10 +186,13 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
         if isinstance(targets, CellTargets):
             splits = with_sides(splits, rows, targets.cells)
         search = SearchData(rows, targets, inputs, _without_class_weights(rows) if several else rows)
+        if wrapper is not None:  # scores compare original targets with predictions on their scale
+            search.judging = replace(rows, columns={**rows.columns, "y": source_of(original, "y")})
+            search.inverse = wrapper.transformer_.inverse_transform
         sweeps = arrange(members, search, splits, scoring)
         if scoring.gcv:
             _require_gcv(members)
-        prepared.append(Prepared(members, steps, Work(search, splits, sweeps), learned))
+        prepared.append(Prepared(members, steps, Work(search, splits, sweeps), learned, wrapper))
     return prepared
 
 
@@ -149,7 +202,8 @@ def _by_transforms(everyone: list[Candidate]) -> list[list[Candidate]]:
     for candidate in everyone:
         steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
         transforms = tokenize([step for _, step in steps.steps]) if steps else ""  # equal for copies
-        key = type(candidate.last).__name__, candidate.solve_settings.weighting, transforms
+        functions = [getattr(candidate.wrapper, name, None) for name in ("func", "inverse_func", "transformer")]
+        key = type(candidate.last).__name__, candidate.solve_settings.weighting, transforms, tokenize(functions)
         groups.setdefault(key, []).append(candidate)
     return list(groups.values())
 
@@ -257,7 +311,7 @@ def arrange(
             kernels.setdefault(key, []).append(candidate)
         for dtype in ("float32", "float64"):
             lists = [one for (name, *_), one in kernels.items() if name == dtype]
-            if adapts or any(candidate.method.graph.manifold > 0 for one in lists for candidate in one):
+            if adapts or any(candidate.method.graph.exists for one in lists for candidate in one):
                 kind = AdaptingSweep if adapts else GridSweep  # one kernel each, as a graph belongs to a kernel
                 sweeps += [kind([one]) for one in lists]
                 continue

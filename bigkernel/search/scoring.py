@@ -175,8 +175,10 @@ class Scoring:
         return tested.scored[label] if label in self.scorers else SCORES[self.names[label]](tested)
 
 
-def chosen(scoring: object, *, classifier: bool) -> Scoring:
+def chosen(scoring: object, *, classifier: bool, by_values: bool = False) -> Scoring:
     """Return the requested scores: a single one under the label "score", several under their names.
+
+    With `by_values`, all are computed from predictions.
 
     Raises
     ------
@@ -203,7 +205,9 @@ def chosen(scoring: object, *, classifier: bool) -> Scoring:
         names[label] = one if isinstance(one, str) else getattr(one, "__name__", repr(one))
         if one in OF_CLASSES and not classifier:
             raise ConfigError(f"scoring: {one!r} expects a classifier, found a regressor; use another score")
-        if not isinstance(one, str) or one not in SCORES:
+        if by_values and one == "neg_gcv":
+            raise ConfigError("scoring: neg_gcv is not on the original scale of transformed targets; use another score")
+        if by_values or not isinstance(one, str) or one not in SCORES:
             scorers[label] = _scorer(one, classifier=classifier)
     return Scoring(names, scorers)
 

@@ -155,18 +155,6 @@ def _held_out(share: float, rows: Rows, labelled: Array | None, *, classifier: b
     return _given(kind(1, test_size=share, random_state=seed), rows, labelled, classifier=classifier)
 
 
-def require_fold(split: int, tested: float, trained: float, classes: Array | None = None) -> None:
-    """Raise `DataError` unless the test and training rows of a split, and of each class (c,), have weight."""
-    for weight, role in ((tested, "test"), (trained, "train on")):
-        if not weight > 0:
-            raise DataError(f"cv: split {split} expects a labelled row with a positive weight to {role}, found none")
-    if classes is not None and not (classes > 0).all():
-        raise DataError(
-            f"cv: split {split} has no training row of class number {int(np.argmin(classes))}; use fewer or "
-            "stratified folds"
-        )
-
-
 def _required(rows: Rows, name: str) -> Array:
     values = rows.column(name)
     if values is None:

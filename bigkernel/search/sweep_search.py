@@ -16,7 +16,6 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, is_classifier
 from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.model_selection import ParameterGrid
-from sklearn.pipeline import Pipeline
 from sklearn.utils import Tags, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
@@ -24,7 +23,7 @@ from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import BestAtEdgeWarning, ConfigError
 from bigkernel.estimators.base import available, lacking, set_parameters, shown
 from bigkernel.estimators.inputs import is_lazy
-from bigkernel.events.job import Note, emit, job
+from bigkernel.events.job import Figures, Note, emit, job
 from bigkernel.html import columns, readable, table
 from bigkernel.search.planning import Given, Prepared, SearchPlan, candidates_of, planned, prepare
 from bigkernel.search.results import choose, cv_table, edges, warn_of_errors
@@ -121,10 +120,11 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
 
     Parameters
     ----------
-    estimator : estimator or Pipeline
+    estimator : estimator, Pipeline or TransformedTargetRegressor
         KernelRidge, KernelRidgeClassifier, Ridge, LinearRegression, SSSL, SSSLClassifier, XNV, XNVClassifier or
         ARTLClassifier, each with landmarks; or a Pipeline that ends with one, whose transforms are fitted once, on all
-        rows. Exact forms (without n_landmarks) share no sweep; use GridSearchCV for them.
+        rows; or a TransformedTargetRegressor of either by functions, whose scores are on the original scale. Exact
+        forms (without n_landmarks) share no sweep; use GridSearchCV for them.
     param_grid : dict or list of dicts
         As in GridSearchCV. `alpha`, `n_components` and `fit_intercept` need no sweep of their own; kernels of one type
         share a sweep, bandwidths included, as far as memory allows; other landmarks, dtypes, transforms or class
@@ -226,7 +226,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         classifier = is_classifier(everyone[0].last)
         if any(is_classifier(candidate.last) != classifier for candidate in everyone):
             raise ConfigError("param_grid: expected only classifiers or only regressors, found both")
-        self._scoring = chosen(self.scoring, classifier=classifier)
+        self._scoring = chosen(self.scoring, classifier=classifier, by_values=everyone[0].wrapper is not None)
         self._check_refit()
         return prepare(everyone, given, cv=self.cv, seed=int(self.random_state), scoring=self._scoring)
 
@@ -262,7 +262,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
     ) -> Self:
         """Evaluate every candidate on every split of the rows X (n, d) with targets y, and refit the best on all rows.
 
-        X and y are those of the estimator; `groups` and `sample_domain` are (n,) integers.
+        X and y are those of the estimator; `groups` and `sample_domain` are (n,) integers, domains also names.
 
         Raises
         ------
@@ -290,6 +290,9 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         self.plan_ = self._plan(prepared)
         self.n_splits_ = self.plan_.splits
         emit(Note(str(self.plan_)))
+        learned = [event for one in prepared for event in one.learned]  # which have ended
+        remaining = self.plan_.flops - sum(event.plan.flops for event in learned)
+        emit(Figures("sweeps", {"count": self.plan_.count - len(learned), "flops": remaining}))
         tested: dict[tuple[int, int], Tested] = {}
         seconds: dict[int, float] = {}
         for one in prepared:
@@ -346,7 +349,4 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         pairs = ((one, member) for one in prepared for member in one.members)
         one, candidate = next(pair for pair in pairs if pair[1].index == self.best_index_)
         one.work.fit(candidate)
-        if not isinstance(candidate.model, Pipeline):
-            return candidate.last
-        fitted = [] if one.steps is None else one.steps.steps
-        return Pipeline([*fitted, (candidate.model.steps[-1][0], candidate.last)])
+        return one.fitted(candidate)

@@ -17,6 +17,7 @@ from typing import TypeVar
 import numpy as np
 from distributed import Client
 from sklearn.base import BaseEstimator
+from sklearn.compose import TransformedTargetRegressor
 from threadpoolctl import threadpool_limits
 
 from bigkernel.arrays import Array
@@ -33,7 +34,7 @@ from bigkernel.estimators.precision import Coefficients, perturbed_errors, probe
 from bigkernel.events.job import Step, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap, IdentityMap, LandmarkFamily
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
-from bigkernel.search.splits import Partition, require_fold
+from bigkernel.search.splits import Partition
 from bigkernel.solvers.conjugate_gradients import PreconditionerChoice
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
@@ -66,6 +67,7 @@ class Candidate:
     model, last : an estimator or Pipeline with these parameters, and its last step
     method, columns : of the last step
     solve_settings : in which candidates that share all moments may differ
+    wrapper : what transforms the targets of `model`, or None
     basis : the columns, once they are chosen
     choice : of conjugate gradients; None of a direct solve
     """
@@ -77,6 +79,7 @@ class Candidate:
     method: Method
     columns: BasisChoice | RowChoice
     solve_settings: SolveSettings
+    wrapper: TransformedTargetRegressor | None = None
     basis: Columns = field(init=False)
     choice: PreconditionerChoice | None = None
 
@@ -88,7 +91,8 @@ class SearchData:
     Attributes
     ----------
     rows, targets, inputs : as in `Training`
-    judging : the rows with the weights of scores
+    judging : the rows with the weights and targets of scores
+    inverse : function from values of f (n, c) to predictions on the scale of these targets
     moments : of all rows, by the identity of the list of a kernel's candidates
     ends : by candidate, the sum of the coefficients of conjugate gradients over folds, and the number of folds
     """
@@ -97,6 +101,7 @@ class SearchData:
     targets: Targets
     inputs: Inputs
     judging: Rows
+    inverse: Callable[[Array], Array] | None = None
     moments: dict[int, Problem] = field(default_factory=dict)
     ends: dict[int, tuple[Array, int]] = field(default_factory=dict)
 
@@ -117,6 +122,24 @@ class SearchData:
                 joined = {name: np.concatenate([total[name][:1], values]) for name, values in joined.items()}
             joined |= graph  # which is of all rows
         self.moments[id(members)] = replace(problem, statistics=joined)
+
+    def require_fold(self, split: int, tested: float, trained: float, classes: Array) -> None:
+        """Raise `DataError` unless the test and training rows of a split, and of each class (c,), have weight."""
+        for weight, role in ((tested, "test"), (trained, "train on")):
+            if not weight > 0:
+                raise DataError(
+                    f"cv: split {split} expects a labelled row with a positive weight to {role}, found none"
+                )
+        known, names, y = self.targets.classes, self.inputs.classes, self.rows.columns.get("y")
+        if known is None or names is None or y is None or (classes > 0).all():
+            return
+        number, position = int(np.argmin(classes)), self.targets.position
+        codes = known[(np.arange(len(known)) if position is None else position) == number]
+        rows = int(np.isin(y.read(0, len(self.rows)), codes).sum())
+        raise DataError(
+            f"cv: split {split} has no training row of class {names.tolist()[number]!r}, which has {rows} labelled "
+            f"row{'s' * (rows != 1)}; {'use fewer or stratified folds, or ' * (rows > 1)}leave these rows out"
+        )
 
 
 @dataclass(frozen=True)
@@ -170,6 +193,7 @@ class KernelSums:
     `whitening` is None where the sums were not probed.
     """
 
+    data: SearchData
     members: list[Candidate]
     problem: Problem
     statistic: MomentStatistic
@@ -242,7 +266,7 @@ class GridSweep:
         unlabelled, sums = self.lead.method.unlabelled, basis.sum_dtype
         statistic = MomentStatistic(features, targets, unlabelled, partition.folds, sums=sums)
         # of one kernel, if one of its candidates has a graph
-        graph = max((candidate.method.graph for candidate in self.candidates), key=lambda graph: graph.manifold)
+        graph = max((candidate.method.graph for candidate in self.candidates), key=lambda graph: graph.exists)
         statistic = graph.add_anchors(statistic)
         return with_probe(statistic, whitenings, rows) if self.lead.method.probed else statistic
 
@@ -333,7 +357,7 @@ class GridSweep:
 
         def solve(place: int, pool: ThreadPoolExecutor) -> list[FoldSolutions]:
             whitening = whitenings[place] if whitenings else None
-            sums = KernelSums(self.members[place], problems[place], statistic, whitening, partition, scoring)
+            sums = KernelSums(data, self.members[place], problems[place], statistic, whitening, partition, scoring)
             return self.solve_kernel(sums, pool)
 
         beside = _ROTATED_BYTES // (8 * groups * statistic.features.width**2)
@@ -380,15 +404,14 @@ def _centre(statistic: MomentStatistic, place: int) -> Array | None:
 
 def _require_folds(sums: KernelSums) -> None:
     """Raise `DataError` unless every fold has rows to train on and to test."""
-    total, first, targets = sums.problem.statistics, sums.first_labelled, sums.statistic.targets
+    total, first = sums.problem.statistics, sums.first_labelled
     n, t, partition = total["n"][first:], total["t"][first:], sums.partition
     if not partition.folds.count:
         sums.problem.require_labels()
         return
     for fold, split in enumerate(partition.splits):
         others = np.arange(len(n)) != fold
-        known = None if targets is None or targets.classes is None else t[others].sum(axis=0)
-        require_fold(split, float(n[fold]), float(n[others].sum()), known)
+        sums.data.require_fold(split, float(n[fold]), float(n[others].sum()), t[others].sum(axis=0))
 
 
 def _side_by_side(
@@ -484,7 +507,9 @@ def solve_folds(sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolution
             rotation = rounding_of_rotation(folds.everything, add_moments(folds.parts), whitening)
             known = estimate.with_solve(rotation, folds.everything.rows)
         grids = [
-            _resolved_grid(folds, some, fold) if perturbs else [one.solve_settings for one in some]
+            _resolved_grid(folds, some, fold)
+            if perturbs or folds.coordinates.blocks
+            else [one.solve_settings for one in some]
             for fold in range(len(solved))
         ]
         fit = partial(_fit_fold, folds, known, sums.scoring, expand)
@@ -511,11 +536,11 @@ def _by_coordinates(members: list[Candidate]) -> list[list[int]]:
 
 
 def _resolved_grid(folds: _Folds, some: list[Candidate], fold: int) -> list[SolveSettings]:
-    """Return the penalties with the numbers chosen on a fold, so that perturbed sums are solved with the same ones."""
+    """Return what is chosen without a fold in numbers, so that perturbed sums are solved with the same ones."""
     grid = [one.solve_settings for one in some]
-    if not any(isinstance(one.alpha, str) for one in grid):
+    if not folds.coordinates.blocks and not any(isinstance(one.alpha, str) for one in grid):
         return grid
-    return resolve_gcv(folds.train(fold), grid)
+    return resolve_gcv(folds.train(fold), grid, folds.coordinates.blocks)
 
 
 def _fit_fold(

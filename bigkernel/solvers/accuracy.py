@@ -13,6 +13,8 @@ Shapes: n rows, p columns of the map, r whitened coordinates, c targets, k vecto
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from scipy import linalg
 
@@ -33,6 +35,18 @@ def perturb_sums(
 ) -> Accumulator:
     """Perturb sums (about any point) by random rounding errors and block noise; without `sums` by the latter only."""
     out = {**total, "G": total["G"].copy(), "C": total["C"].copy(), "s": total["s"].copy()}
+    for g, (E, others) in enumerate(perturbations(total, whitening, estimate, rng, sums=sums)):
+        further = whitening.restore(others)
+        out["C"][g] += further[:, :-1]
+        out["s"][g] += further[:, -1]
+        out["G"][g] += whitening.restore(whitening.restore(E).T)
+    return out
+
+
+def perturbations(
+    total: Accumulator, whitening: Whitening, estimate: RoundingEstimate, rng: np.random.Generator, *, sums: bool = True
+) -> Iterator[tuple[Array, Array]]:
+    """Yield those of the whitened sums of each group: of G (r, r), and of C and s, (r, c + 1)."""
     d = estimate.blocks
     z = probes(whitening.rank, VECTORS)
     spread = float((whitening.expand(z) ** 2).sum()) / max(float((z**2).sum()), 1.0)
@@ -55,11 +69,7 @@ def perturb_sums(
             of_features, of_others = _noise(moments, whitening, d, rng)
             E += of_features + of_features.T
             others += of_others
-        further = whitening.restore(others)
-        out["C"][g] += further[:, :-1]
-        out["s"][g] += further[:, -1]
-        out["G"][g] += whitening.restore(whitening.restore(E).T)
-    return out
+        yield E, others
 
 
 def _noise(moments: Moments, whitening: Whitening, d: Array, rng: np.random.Generator) -> tuple[Array, Array]:

@@ -266,7 +266,8 @@ def factor_core(K: Array, alpha: float, n: float, *, intercept: bool = False) ->
     K[np.diag_indices(len(K))] += 10 * np.finfo(K.dtype).eps * float(K.diagonal().max())
     if blas.cholesky(K, lower=True):
         raise DataError(
-            f"the kernel matrix of {len(K):,} landmarks cannot be factored in {K.dtype}: some landmarks repeat others"
+            f"the kernel matrix of {len(K):,} landmarks cannot be factored in {K.dtype}: some landmarks depend "
+            "linearly on others"
         )
     return FalkonFactor(K, diagonal, ratio, jitter)
 

@@ -6,6 +6,7 @@ determine the eigenfunctions, only the labelled ones (l) the weights β. See Ji,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,16 +26,23 @@ def eigenfunctions_of_rows(
     whitening: Whitening,
     count: int,
     *,
-    penalty: Array | None = None,
+    penalties: Sequence[Array | None] = (None,),
     diagnostics: SolveDiagnostics | None = None,
 ) -> tuple[Coordinates, Array]:
-    """Return the leading eigenfunctions of all rows as coordinates, and s eigenvalues.
+    """Return the leading eigenfunctions of all rows as coordinates, and their eigenvalues.
 
     ΦᵀΦ = WΛWᵀ over all N rows; the features √λ_j φ(x)ᵀW_j correspond to VᵀK of the exact form, so that α has the same
-    meaning in all three. With a `penalty` P (r, r) in whitened coordinates they are those of ΦᵀΦ w = λ P w.
+    meaning in all three. With a penalty P (r, r) in whitened coordinates they are those of ΦᵀΦ w = λ P w. The
+    eigenfunctions of several penalties are blocks of the coordinates.
     """
-    values, W = leading(reduce_moments(everything, whitening).G, count, diagnostics, penalty=penalty)
-    return Coordinates(whitening, W * np.sqrt(values)), values
+    G = reduce_moments(everything, whitening).G
+    pairs = [leading(G, count, diagnostics, penalty=P) for P in penalties]
+    bases = [W * np.sqrt(values) for values, W in pairs]
+    if len(pairs) == 1:
+        return Coordinates(whitening, bases[0]), pairs[0][0]
+    ends = np.cumsum([len(values) for values, _ in pairs]).tolist()
+    blocks = tuple(zip([0, *ends[:-1]], ends, strict=True))
+    return Coordinates(whitening, np.hstack(bases), blocks=blocks), np.concatenate([values for values, _ in pairs])
 
 
 def eigenfunctions_of_core(

@@ -28,18 +28,22 @@ Fits = tuple[
     Array, Array, list[Errors | None]
 ]  # weights (k, r, c), intercepts (k, c), and errors where they can be estimated
 
+Block = tuple[int, int]  # first coordinate, and the one after the last
+_NEAR = 1.2  # a block is chosen whose GCV is at most so many times the least
+
 
 @dataclass(frozen=True)
 class Coordinates:
     """Coordinates φ' = Bᵀ(Tᵀφ) in which a method is ridge, of a whitening T (p×r) and a basis B (r×s), both optional.
 
-    Where they are ranked, a candidate may use the first s alone. With `origin` (p,) they are the rows themselves, whose
-    moments are about this point.
+    Where they are ranked, a candidate may use the first s alone. `blocks` are ranges of them of which GCV chooses one;
+    the last is preferred. With `origin` (p,) they are the rows themselves, whose moments are about this point.
     """
 
     whitening: Whitening | None = None
     basis: Array | None = None
     origin: Array | None = None
+    blocks: tuple[Block, ...] = ()
 
     @property
     def condition(self) -> float:
@@ -55,6 +59,11 @@ class Coordinates:
             G = B.T @ moments.G @ B
             moments = replace(moments, G=(G + G.T) / 2, C=B.T @ moments.C, s=B.T @ moments.s)
         return moments
+
+    def select(self, block: Block) -> Coordinates:
+        """Return the coordinates of one block of a basis."""
+        assert self.basis is not None
+        return Coordinates(self.whitening, self.basis[:, slice(*block)])
 
     def expand(self, w: Array) -> Array:
         """Return the coefficients over the columns of the map, (p, c), of weights w (r, c)."""
@@ -89,24 +98,53 @@ class SolveSettings:
     alpha: Penalties | str  # "gcv" chooses one
     fit_intercept: bool = False
     n_components: int | None = None  # s; None: all
+    block: Block | None = None  # of the coordinates; None: all
     weighting: str = ""  # of classes; all candidates must agree
     by_direction: bool = False  # each direction has a penalty besides α, so that there is no GCV
 
-
-def resolve_gcv(train: Moments, grid: Sequence[SolveSettings]) -> list[SolveSettings]:
-    """Replace "gcv" by the penalties that it chooses on moments in their coordinates."""
-    return [replace(p, alpha=_spectral(train, p).best()) if isinstance(p.alpha, str) else p for p in grid]
-
-
-def _spectral(train: Moments, settings: SolveSettings) -> gcv.Spectral:
-    small = _leading(centre(train, fit_intercept=settings.fit_intercept), settings.n_components)
-    return gcv.of_system(RidgeSystem(small, float(train.rows)), fit_intercept=settings.fit_intercept)
+    def columns(self, width: int) -> slice[int, int, None]:
+        """Return the coordinates of a candidate, of `width`."""
+        start, stop = self.block or (0, width)
+        return slice(start, stop if self.n_components is None else min(stop, start + self.n_components))
 
 
-def _leading(small: Reduced, count: int | None) -> Reduced:
-    """Select the first `count` coordinates; None: all."""
-    s = len(small.G) if count is None else min(len(small.G), count)
-    return replace(small, G=small.G[:s, :s], C=small.C[:s])
+_Spectra = dict[tuple[bool, int | None, Block | None], gcv.Spectral]  # by all settings but the penalty
+
+
+def resolve_gcv(train: Moments, grid: Sequence[SolveSettings], blocks: Sequence[Block] = ()) -> list[SolveSettings]:
+    """Replace "gcv" by the penalties that it chooses on moments in their coordinates, and choose among blocks.
+
+    The last block is chosen whose GCV is near the least, because few rows hardly tell such blocks apart.
+    """
+    spectra: _Spectra = {}
+    chosen = []
+    for settings in grid:
+        options = [replace(settings, block=block) for block in blocks] or [settings]
+        options = [replace(p, alpha=_penalty(train, p, spectra)) for p in options]
+        if blocks:
+            scores = [_spectral(train, p, spectra).gcv(float(p.alpha)) for p in options]
+            options = [p for p, score in zip(options, scores, strict=True) if not score > _NEAR * min(scores)]
+        chosen.append(options[-1])
+    return chosen
+
+
+def _penalty(train: Moments, settings: SolveSettings, spectra: _Spectra) -> Penalties:
+    return _spectral(train, settings, spectra).best() if isinstance(settings.alpha, str) else settings.alpha
+
+
+def _spectral(train: Moments, settings: SolveSettings, spectra: _Spectra) -> gcv.Spectral:
+    """Return the spectral form of a candidate, from `spectra` where another one has computed it."""
+    key = settings.fit_intercept, settings.n_components, settings.block
+    if key not in spectra:
+        small = _select(centre(train, fit_intercept=settings.fit_intercept), settings)
+        spectra[key] = gcv.of_system(RidgeSystem(small, float(train.rows)), fit_intercept=settings.fit_intercept)
+    return spectra[key]
+
+
+def _select(small: Reduced, settings: SolveSettings) -> Reduced:
+    """Select the coordinates of a candidate."""
+    columns = settings.columns(len(small.G))
+    return replace(small, G=small.G[columns, columns], C=small.C[columns])
 
 
 def candidates(
@@ -129,20 +167,19 @@ def candidates(
     r, c = train.C.shape
     weights, intercepts = np.zeros((len(grid), r, c)), np.zeros((len(grid), c))
     errors: list[Errors | None] = [None] * len(grid)
-    systems: dict[tuple[bool, int], RidgeSystem] = {}
+    systems: dict[tuple[bool, int, int], RidgeSystem] = {}
     centred = {flag: centre(train, fit_intercept=flag) for flag in {p.fit_intercept for p in grid}}
     for place, settings in enumerate(grid):
         moments = centred[settings.fit_intercept]
-        leading = _leading(moments, settings.n_components)
-        s = len(leading.G)
-        if (key := (settings.fit_intercept, s)) not in systems:
-            systems[key] = RidgeSystem(leading, float(train.rows), condition, known, shared=shared)
+        columns = settings.columns(r)
+        if (key := (settings.fit_intercept, columns.start, columns.stop)) not in systems:
+            systems[key] = RidgeSystem(_select(moments, settings), float(train.rows), condition, known, shared=shared)
         system, alpha, noted = systems[key], settings.alpha, SolveDiagnostics()
         if isinstance(alpha, str):
             alpha = gcv.of_system(system, fit_intercept=settings.fit_intercept).best()
         (w,) = by_penalty(alpha, c, noted, partial(_solve, system))
-        weights[place, :s], errors[place] = w, noted.errors
-        intercepts[place] = moments.target_mean - moments.mean[:s] @ w
+        weights[place, columns], errors[place] = w, noted.errors
+        intercepts[place] = moments.target_mean - moments.mean[columns] @ w
     return weights, intercepts, errors
 
 
@@ -154,15 +191,13 @@ def _solve(system: RidgeSystem, alpha: float, columns: Index, noted: SolveDiagno
 
 def gcv_scores(train: Moments, grid: Sequence[SolveSettings]) -> list[float]:
     """Compute the GCV of every candidate from moments in their coordinates, a mean over the targets."""
-    spectra: dict[tuple[bool, int | None], gcv.Spectral] = {}
+    spectra: _Spectra = {}
     scores = []
     for settings in grid:
-        key = (settings.fit_intercept, settings.n_components)
-        spectra[key] = spectra.get(key) or _spectral(train, settings)
-        alpha = spectra[key].best() if isinstance(settings.alpha, str) else settings.alpha
+        alpha = _penalty(train, settings, spectra)
         if np.ndim(alpha):
             raise ConfigError("scoring: neg_gcv needs one penalty for all targets; use another score")
-        scores.append(spectra[key].gcv(float(alpha)) / train.C.shape[1])
+        scores.append(_spectral(train, settings, spectra).gcv(float(alpha)) / train.C.shape[1])
     return scores
 
 

@@ -18,8 +18,7 @@ from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers.exact import weigh
 from bigkernel.solvers.ridge import DenseFactor, factorize
-from bigkernel.solvers.whitening import Whitening, reduce_and_centre
-from bigkernel.statistics.moments import Moments
+from bigkernel.solvers.whitening import Reduced, Whitening
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
 
@@ -78,10 +77,11 @@ def exact_posterior(K: Array, alpha: float, *, fit_intercept: bool, weight: Arra
     return ExactPosterior(factor, root, constant, alpha)
 
 
-def nystrom_posterior(moments: Moments, whitening: Whitening, alpha: float, *, fit_intercept: bool) -> NystromPosterior:
-    """Build the posterior from the moments of the landmark block, the whitening of its core and α."""
-    *_, small = reduce_and_centre(moments, whitening, fit_intercept=fit_intercept)
-    factor = factorize(small.G, alpha, n_rows=moments.rows, condition=whitening.condition)
+def nystrom_posterior(
+    small: Reduced, rows: float, whitening: Whitening, alpha: float, *, fit_intercept: bool
+) -> NystromPosterior:
+    """Build the posterior from the whitened and centred moments of so many rows, the whitening and α."""
+    factor = factorize(small.G, alpha, n_rows=rows, condition=whitening.condition)
     constant = alpha / small.n if fit_intercept and small.n > 0 else 0.0
     return NystromPosterior(whitening, factor, small.mean, alpha, constant)
 

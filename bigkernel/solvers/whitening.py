@@ -137,7 +137,8 @@ def whiten(
             return _whiten_indefinite(above.whole(), eps, kernel, warn, diagnostics)
         residuals.warn_or_note(
             f"{kernel} kernel: the kernel matrix of {m} landmarks has numerical rank {rank}; dropping {m - rank} "
-            f"landmarks that repeat others (the first is {int(lost.min())})",
+            f"landmarks that depend linearly on others (the first is {int(lost.min())}): columns of unequal scale, "
+            "repeated rows or a wide kernel",
             warn,
             diagnostics,
         )
@@ -187,13 +188,24 @@ def reduce_moments(moments: Moments, whitening: Whitening) -> Moments:
 
     Moments about a shift are whitened first and shifted then: smaller entries have less rounding to amplify.
     """
+    return _shift_to_zero(whiten_moments(moments, whitening), whitening)
+
+
+def whiten_moments(moments: Moments, whitening: Whitening) -> Moments:
+    """Compute the moments of whitened features, about the whitened `shift`, which is kept as it is."""
     G, C, s = whitening.rotate(moments.G), whitening.reduce(moments.C), whitening.reduce(moments.s)
-    if moments.shift is not None:
-        a = whitening.reduce(moments.shift)
+    return replace(moments, G=G, C=C, s=s)
+
+
+def _shift_to_zero(whitened: Moments, whitening: Whitening) -> Moments:
+    # G is overwritten
+    G, C, s = whitened.G, whitened.C, whitened.s
+    if whitened.shift is not None:
+        a = whitening.reduce(whitened.shift)
         # G + saᵀ + asᵀ + n·aaᵀ
-        add_outer(G, np.column_stack([s, a]), np.column_stack([a, s + moments.n * a]))
-        C, s = C + np.outer(a, moments.t), s + moments.n * a
-    return replace(moments, G=G, C=C, s=s, shift=None)
+        add_outer(G, np.column_stack([s, a]), np.column_stack([a, s + whitened.n * a]))
+        C, s = C + np.outer(a, whitened.t), s + whitened.n * a
+    return replace(whitened, G=G, C=C, s=s, shift=None)
 
 
 def centre(moments: Moments, *, fit_intercept: bool) -> Reduced:
@@ -216,11 +228,19 @@ def reduce_and_centre(
     With an intercept they stay about the shift until they are centred: about 0 they may be too large.
     """
     raw = replace(moments, shift=None) if fit_intercept else moments
-    rotated = reduce_moments(raw, whitening)
-    small = centre(rotated, fit_intercept=fit_intercept)
-    if fit_intercept and moments.shift is not None and moments.n > 0:
-        small = replace(small, mean=small.mean + whitening.reduce(moments.shift))
-    return raw, rotated, small
+    return raw, *centre_whitened(whiten_moments(moments, whitening), whitening, fit_intercept=fit_intercept)
+
+
+def centre_whitened(whitened: Moments, whitening: Whitening, *, fit_intercept: bool) -> tuple[Moments, Reduced]:
+    """Return whitened moments (`whiten_moments`), without an intercept about 0, and these centred; G is overwritten."""
+    if not fit_intercept:
+        rotated = _shift_to_zero(whitened, whitening)
+        return rotated, centre(rotated, fit_intercept=False)
+    rotated = replace(whitened, shift=None)
+    small = centre(rotated, fit_intercept=True)
+    if whitened.shift is not None and whitened.n > 0:
+        small = replace(small, mean=small.mean + whitening.reduce(whitened.shift))
+    return rotated, small
 
 
 def top_eigen(S: Array, count: int) -> tuple[Array, Array]:

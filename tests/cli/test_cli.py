@@ -14,15 +14,7 @@ import zarr
 from click.testing import CliRunner
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel import (
-    Gaussian,
-    KernelRidgeClassifier,
-    Rescaler,
-    SSSLClassifier,
-    UnitNormalizer,
-    load_model,
-    open_corpus,
-)
+from bigkernel import Gaussian, KernelRidgeClassifier, Rescaler, SSSLClassifier, UnitNormalizer, load_model, open_corpus
 from bigkernel.cli import main
 from bigkernel.data.readers import FORMATS
 

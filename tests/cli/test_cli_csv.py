@@ -15,6 +15,7 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score, mean_absolute_error, r2_score, root_mean_squared_error
 
 from bigkernel import load_model, open_corpus, write_corpus
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
 
 rng = np.random.default_rng(3)
@@ -141,7 +142,9 @@ def test_a_fit_ends_with_its_score_and_score_has_the_usual_figures(run, colours)
     y, f = open_corpus("numbers").column("y"), np.asarray(model.predict(open_corpus("numbers")))
     assert alone["training_r2"] == pytest.approx(r2_score(y, f))
     text = run("fit", "numbers", "alone", "--landmarks", 20, "--overwrite").stdout
-    assert "to score others: bigkernel score alone CORPUS" in text.splitlines()[-1]
+    assert text.endswith("no rows were held out; fit with --score CORPUS, or\nbigkernel score alone CORPUS\n")
+    assert text.splitlines()[-3].startswith("labels: numbers: from ")
+    assert json.loads(run("predict", "m", "numbers", "p.csv", "--std", "--json").stdout)["noise_variance_alpha"] == 1
     scored = json.loads(run("score", "flowers.model", "flowers", "--json").stdout)
     balanced = balanced_accuracy_score(COLOURS, np.asarray(colours.predict(open_corpus("flowers"))))
     assert scored["balanced_accuracy_percent"] == pytest.approx(100 * balanced)
@@ -152,16 +155,58 @@ def test_bad_rows_are_refused_by_row_and_column_or_left_out_and_counted(run):
     columns["b"][7], columns["a"][20], columns["c"][90], columns["y"][120] = "", "n/k", "inf", "?"
     write_csv("t.csv", columns)
     refused = run("ingest", "t.csv", "c", code=3).stderr
-    for expected in ("column 'a': Row #22", "'n/k'", "--on-bad-rows skip", "--drop"):
-        assert expected in refused
+    assert all(text in refused for text in ("column 'a': row 20 (from 0)", "'n/k'", "--on-bad-rows skip", "--drop"))
     with open("t.csv", "a") as file:
         file.write("1,2,3\n")  # a cell is missing
     shown = json.loads(run("ingest", "t.csv", "c", "--on-bad-rows", "skip", "--json").stdout)
     assert (shown["skipped_rows"], shown["rows"]) == (5, N - 4)
-    assert sorted(shown["first_skipped"]) == sorted(["t.csv line 202", *(f"t.csv row {i}" for i in (7, 20, 90, 120))])
+    assert sorted(shown["first_skipped"]) == sorted(f"t.csv row {i}" for i in (7, 20, 90, 120, 200))
     good = np.delete(np.arange(N), [7, 20, 90, 120])
     np.testing.assert_array_equal(open_corpus("c")[:], X[good])
     assert open_corpus("c").head(N)["y"].tolist() == COLOURS[good].tolist()
+    run("ingest", "t.csv", "t.csv", "d", "--on-bad-rows", "skip")
+    assert open_corpus("d").column("row").tolist() == [*good, *(good + N + 1)]
+
+
+@pytest.mark.parametrize("kind", [str, int])
+def test_rows_keep_their_ids_from_a_table_to_its_predictions(run, colours, kind):
+    ids = [kind(f"{'P' * (kind is str)}{i}") for i in np.random.default_rng(0).permutation(N)]
+    table = pd.DataFrame({"width": X[:, 0], "height": X[:, 1], "age": X[:, 2], "who": ids, "colour": COLOURS})
+    pyarrow.parquet.write_table(pa.Table.from_pandas(table), "t.parquet")
+    table.assign(height=table["height"].where(table.index != 5)).to_csv("t.csv", index=False)
+    lines = Path("t.csv").read_text().splitlines(keepends=True)
+    # data rows 49 and 90 have other cells; the empty line is none
+    Path("t.csv").write_text("".join([*lines[:50], "1,2\n", "\n", *lines[50:90], "1,2,3,4,5,6\n", *lines[90:]]))
+    expected = pd.Series(colours.predict(table.drop(columns=["who", "colour"])), ids)
+    for file, shifts in (("t.csv", (49, 89)), ("t.parquet", ())):
+        run("ingest", file, "t", "--id-column", "who", "--split", "test=0.5", "--on-bad-rows", "skip", "--overwrite")
+        test = open_corpus("t-test")
+        for out in ("p.csv", "p.parquet"):
+            run("predict", "flowers.model", "t-test", out, "--overwrite")
+            predicted = getattr(pd, f"read_{out[2:]}")(out).set_index("who")
+            assert 60 < len(predicted) < 140
+            pd.testing.assert_series_equal(predicted["prediction"], expected[predicted.index], check_names=False)
+        places = table.set_index("who").index.get_indexer(predicted.index)
+        assert test.column("row").tolist() == (places + sum(places >= shift for shift in shifts)).tolist()
+        copy = write_corpus("copy", as_rows(test).window(3, 20), overwrite=True)
+        store = colours.predict_to(write_corpus("again", copy, overwrite=True), "p", overwrite=True)
+        assert store["who"][:].tolist() == predicted.index.tolist()[3:20]
+    run("ingest", "t.parquet", "t", "--drop", "who", "--split", "test=0.5", "--overwrite")
+    run("predict", "flowers.model", "t-test", "q.csv")
+    assert pd.read_csv("q.csv")["row"].tolist() == places.tolist()
+
+
+def test_a_feature_that_looks_like_an_id_and_a_table_without_its_target_are_named(run):
+    advice = "keep it as the id: --id-column id, or leave it out: --drop id"
+    for values, expected in ((range(N), True), (range(N, 0, -1), False), (np.arange(N) / 2, False)):
+        write_csv("t.csv", {"id": values, "a": X[:, 0], "y": X[:, 1]})
+        assert (advice in run("ingest", "t.csv", "c", "--overwrite").stdout) == expected
+    run("fit", "c", "m", "--landmarks", 9)
+    write_csv("u.csv", {"id": range(N), "a": X[:, 0]})
+    assert "no column 'y' for the target" in run("ingest", "u.csv", "u", "--target", "y", code=3).stderr
+    run("ingest", "u.csv", "u")
+    for command in ("predict m u p.csv", "ingest t.csv u.csv b", "fit c n --score u"):
+        assert "--target none" in run(*command.split(), code=3).stderr
 
 
 def test_bad_rows_of_parquet_and_arrays_are_left_out(run):
@@ -178,7 +223,7 @@ def test_bad_rows_of_parquet_and_arrays_are_left_out(run):
 
 def test_columns_are_dropped_by_name_or_number(run):
     write_csv("t.csv", {"id": COLOURS, "a": X[:, 0], "note": COLOURS, "y": X[:, 1]})
-    assert "column 'id'" in run("ingest", "t.csv", "c", code=3).stderr
+    assert "text: 'id', 'note';" in run("ingest", "t.csv", "c", "--on-bad-rows", "skip", code=3).stderr
     run("ingest", "t.csv", "c", "--drop", "id", "--drop", 2)
     assert (open_corpus("c").info.feature_names, open_corpus("c").info.target) == (("a",), "y")
     run("ingest", "t.csv", "d", "--drop", "id", "--drop", "y")  # the last that is left is the target
@@ -186,7 +231,6 @@ def test_columns_are_dropped_by_name_or_number(run):
     assert "found no column 'b' for --drop" in run("ingest", "t.csv", "e", "--drop", "b", code=3).stderr
     both = run("ingest", "t.csv", "e", "--drop", "y", "--target", "y", code=3).stderr
     assert "'y' is to be left out (--drop), and is the target" in both
-    assert "all 200 rows have bad values" in run("ingest", "t.csv", "e", "--on-bad-rows", "skip", code=3).stderr
 
 
 @pytest.mark.filterwarnings("always::UserWarning")

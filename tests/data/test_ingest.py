@@ -65,7 +65,7 @@ def test_few_whole_numbers_are_classes():
     def n_classes(*blocks, classes="auto", images=False):
         labelling = Labelling(classes, images=images)
         for y in blocks:
-            labelling.encode(y, "p", 0)
+            labelling.encode(y, "p", np.arange(len(y)))
         return len(labelling.decide("p").classes)
 
     missing = np.full(2, -1)
@@ -84,9 +84,9 @@ def test_few_whole_numbers_are_classes():
         ([1, -1, 1], "auto", "labels -1, 1 are ambiguous, as −1 among classes means unlabelled"),
         ([-1, -1, -1], True, "labels -1 are ambiguous, as −1 among classes means unlabelled"),
         (["1", "-1", "1"], "auto", "labels -1, 1 are ambiguous, .* classes=True"),
-        ([1, np.inf, 1], "auto", "row 1: found an infinite label"),
-        ([1, 0.5, 1], True, "row 1: expected a class, found 0.5"),
-        (["a", "b", "a"], False, "row 0: expected a number, found the label 'a'"),
+        ([1, np.inf, 1], "auto", r"row 1 \(from 0\): found an infinite label"),
+        ([1, 0.5, 1], True, r"row 1 \(from 0\): expected a class, found 0.5"),
+        (["a", "b", "a"], False, r"row 0 \(from 0\): expected a number, found the label 'a'"),
         (None, True, "needs labels"),
     ],
 )
@@ -135,7 +135,7 @@ def test_errors_name_the_row_within_its_file(archive, tmp_path):
     bad[7, 1] = np.nan
     with pytest.raises(DataError, match=r"b.npz: found rows with NaN or infinite values in x, the first are \[7\]"):
         ingest([archive("a"), archive("b", bad)], tmp_path / "c")
-    with pytest.raises(DataError, match=r"b.npz: row 3: found an infinite label"):
+    with pytest.raises(DataError, match=r"b.npz: row 3 \(from 0\): found an infinite label"):
         ingest([archive("a"), archive("b", X[:5], np.array([0, 1, 2, np.inf, 0]))], tmp_path / "c")
     with pytest.raises(DataError, match=r"b.npz: expected 999 rows, found 1000"):
         ingest([archive("a"), replace(archive("b"), n_rows=999)], tmp_path / "c")

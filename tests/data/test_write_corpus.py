@@ -88,11 +88,8 @@ REFUSED = {
     "NaN": (lambda: (np.where(X[7, 2] == X, np.nan, X),), r"the first are \[7\]"),
     "text": (lambda: (FRAME.assign(t="x"),), r"expected numeric columns, found t: \w+"),
     "batches of other widths": (lambda: (iter([X, X[:, :2]]),), "batch 1 of X: expected rows of 4 features"),
-    "batches without labels": (
-        lambda: (iter([(X, CODES), X]),),
-        "with y as in the first batch, found 4 with no",
-    ),
-    "labels of two kinds": (lambda: (iter([(X, CODES), (X, NAMES)]),), "row 0: found labels that are names, unlike"),
+    "batches without labels": (lambda: (iter([(X, CODES), X]),), "with y as in the first batch, found 4 with no"),
+    "labels of two kinds": (lambda: (iter([(X, CODES), (X, NAMES)]),), "found labels that are names, unlike"),
     "too few lazy labels": (lambda: (LAZY, da.zeros(90)), "y: expected one value per row, found fewer"),
     "too many lazy labels": (lambda: (LAZY, da.zeros(140)), "found 140"),
 }

@@ -74,12 +74,13 @@ def test_a_refit_cannot_add_a_graph():
         model.set_params(manifold=1.0).refit()
 
 
-def test_a_domain_without_labels_is_the_target():
-    domain = np.where(np.arange(len(X)) < N_S, np.where(TRUTH == 0, 5, 2), 9)
+@pytest.mark.parametrize("dtype", [int, str, object])
+def test_a_domain_without_labels_is_the_target(dtype):
+    domain = np.where(np.arange(len(X)) < N_S, np.where(TRUTH == 0, 5, 2), 9).astype(dtype)
     model = ARTLClassifier(**GIVEN).fit(X, Y, domain)
     assert_allclose(model.decision_function(X), ARTLClassifier(**GIVEN).fit(X, Y).decision_function(X), atol=1e-10)
-    assert_array_equal(model.source_domains_, [2, 5])
-    assert_array_equal(model.target_domains_, [9])
+    assert_array_equal(model.source_domains_, np.unique(domain)[:2])
+    assert_array_equal(model.target_domains_, domain[-1:])
 
 
 def test_unlabelled_rows_of_a_source_domain_are_ignored():

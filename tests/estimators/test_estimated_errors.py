@@ -5,7 +5,7 @@ The true error is that to the same fit in float64 blocks, and for SSSL to a sing
 
 import warnings
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import pytest
@@ -17,10 +17,9 @@ from bigkernel import DICA, JDA, SSSL, XNV, ARTLClassifier, Gaussian, KernelRidg
 from bigkernel.errors import AccuracyWarning, DataError, RankDeficiencyWarning
 from bigkernel.estimators.base import restore
 from bigkernel.estimators.checks import solving
-from bigkernel.estimators.deviations import deviation_error
+from bigkernel.estimators.deviations import posterior_of_sums
 from bigkernel.estimators.fitting import finish, solve, sum_up
 from bigkernel.estimators.precision import estimate_errors, next_precision
-from bigkernel.solvers.posterior import nystrom_posterior
 from bigkernel.solvers.residuals import ENOUGH, PROMISE
 
 rng = np.random.default_rng(5)
@@ -185,10 +184,9 @@ def test_the_error_of_deviations_is_estimated(sigma, alpha, scale):
     expected = exact.predict(X[:300], return_std=True)[1]
     model = KernelRidge(**given)
     _, whitening, _ = fit_in_float32(model, X, CLASS)
-    of_sums = partial(nystrom_posterior, whitening=whitening, alpha=alpha, fit_intercept=False)
-    estimate = deviation_error(model._fitted, whitening, of_sums)
+    posterior, estimate = posterior_of_sums(model._fitted, whitening)
     block = model.kernel_(X[:300].astype(float), Z.astype(float))
-    actual = np.sqrt(of_sums(model._fitted.moments).variance(block, scale * np.ones(300)))
+    actual = np.sqrt(posterior.variance(block, scale * np.ones(300)))
     off = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
     assert off / 10 < estimate < 60 * off
 

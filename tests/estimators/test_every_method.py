@@ -57,7 +57,7 @@ METHODS = {
     "sssl exact": (SSSL(n_components=6, manifold=0, **EXACT), PARTLY),
     "sssl classes": (SSSLClassifier(n_components=6, manifold=0, **GIVEN), CODES),
     "sssl classes exact": (SSSLClassifier(n_components=6, manifold=0, **EXACT), CODES),
-    "graph of targets": (SSSL(n_components=6, **GIVEN), PARTLY),
+    "graph of targets": (SSSL(n_components=6, manifold=1, **GIVEN), PARTLY),
     "graph": (SSSLClassifier(n_components=6, manifold=0.5, **GIVEN), CODES),
     "xnv": (XNV(alpha=0.01, **GIVEN), PARTLY),
     "xnv sampled": (XNV(Gaussian(2.0), alpha=0.01, n_landmarks=M // 2, random_state=1), PARTLY),

@@ -20,6 +20,7 @@ X = rng.normal(size=(90, 4)) + 3 * np.eye(3, 4)[TRUTH] + 0.4 * ~LABELLED[:, None
 Y, UNEQUAL = np.where(LABELLED, TRUTH, -1), X * [1, 1, 1e4, 1]
 KINDS = {"NaN": (np.nan, float), "text": ("-1", str), "None": (None, str), "int": (None, int), "str": (np.nan, str)}
 PANDAS = {"string": str, "category": str, "Int64": int, "object": str}
+INNER = [SVC(), bk.KernelRidgeClassifier("linear", fit_intercept=True)]
 ROWS = {"n_landmarks": 20, "random_state": 0}
 SEMI_SUPERVISED = [kind(**ROWS) for kind in (bk.SSSLClassifier, bk.XNVClassifier, bk.JDA, bk.ARTLClassifier)]
 
@@ -57,7 +58,14 @@ def test_supervised_classifiers_refuse_missing_labels_and_report_minus_one_besid
         kind(**ROWS).fit(X, Y)
 
 
-@pytest.mark.parametrize("inner", [SVC(), bk.KernelRidgeClassifier("linear", fit_intercept=True)])
+@pytest.mark.parametrize("model", [*SEMI_SUPERVISED, *map(bk.LabelledRowsClassifier, INNER)])
+def test_text_that_looks_like_a_missing_label_is_a_class_and_reported(model):
+    with pytest.warns(MissingLabelWarning, match="the class 'nan' looks like a missing .*(pass|leave)") as warned:
+        assert "nan" in clone(model).fit(X, np.where(TRUTH == 2, "nan", labels("text"))).classes_
+    assert len(warned) == 1
+
+
+@pytest.mark.parametrize("inner", INNER)
 @pytest.mark.parametrize("kind", ["text", "NaN", "Int64"])
 def test_a_pipeline_fits_its_classifier_to_the_labelled_rows(inner, kind):
     y = labels(kind)

@@ -7,10 +7,20 @@ import reference_adaptation
 from numpy.testing import assert_allclose, assert_array_equal
 from rounding import catch_warnings_of
 from sklearn.base import clone
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, make_friedman1
 from sklearn.metrics import r2_score
 
-from bigkernel import SSSL, Gaussian, KernelRidgeClassifier, Linear, Sigmoid, SSSLClassifier, load_model, save_model
+from bigkernel import (
+    SSSL,
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Linear,
+    Sigmoid,
+    SSSLClassifier,
+    load_model,
+    save_model,
+)
 from bigkernel.errors import ConfigError, RankDeficiencyWarning
 
 rng = np.random.default_rng(20120718)
@@ -105,6 +115,10 @@ def test_the_defaults_learn_more_of_digits_than_from_their_labels_alone():
     both = SSSLClassifier(random_state=0).fit(rows, np.where(few, digits, -1))
     alone = KernelRidgeClassifier().fit(rows[few], digits[few])
     assert both.score(rows[~few], digits[~few]) > alone.score(rows[~few], digits[~few]) + 0.05
+    # without clusters a graph loses
+    rows, y = make_friedman1(1000, noise=1.0, random_state=0)
+    both = SSSL(random_state=0).fit(rows, np.where(few, y, np.nan))
+    assert both.score(rows[~few], y[~few]) > KernelRidge().fit(rows[few], y[few]).score(rows[~few], y[~few])
 
 
 @pytest.mark.parametrize("settings, points, oracle", forms(sigmoid).values(), ids=forms(sigmoid))
@@ -154,29 +168,30 @@ def test_weights_count_rows(form):
     )
 
 
+def dense_gcv(target=PARTLY, weight=np.ones(N), **settings):  # noqa: B008
+    """Return the GCV of a fit: with the identity as targets of the labelled rows, predictions are the hat matrix."""
+    n, unit = LABELLED.sum(), np.full((N, LABELLED.sum()), np.nan)
+    unit[LABELLED] = np.eye(n)
+    values, hat = (SSSL(**settings).fit(X, y, sample_weight=weight).predict(X)[LABELLED] for y in (target, unit))
+    return weight[LABELLED] @ (target[LABELLED] - values) ** 2 / n / (1 - np.trace(hat) / n) ** 2
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_gcv_minimises_the_dense_criterion(form):
-    settings, n = FORMS[form][0], LABELLED.sum()
-    weight = rng.uniform(0.5, 2, N)
-    # with the identity as targets of the labelled rows, their predictions are the hat matrix
-    unit = np.full((N, n), np.nan)
-    unit[LABELLED] = np.eye(n)
+    weight, given = rng.uniform(0.5, 2, N), GIVEN | FORMS[form][0]
+    chosen = SSSL(**given | {"alpha": "gcv"}).fit(X, PARTLY, sample_weight=weight).alpha_
+    score = lambda alpha: dense_gcv(PARTLY, weight, **given | {"alpha": alpha}).sum()  # noqa: E731
+    assert score(chosen) <= min(score(alpha) for alpha in np.geomspace(1e-8, 1e3, 12)) * (1 + 1e-6)
 
-    def fitted(alpha, targets):
-        return SSSL(**GIVEN | settings | {"alpha": alpha}).fit(X, targets, sample_weight=weight)
 
-    models = [fitted(1.0, targets) for targets in (PARTLY, unit)]
-
-    def score(alpha):
-        if settings:
-            values, hat = (model.set_params(alpha=alpha).refit().predict(X)[LABELLED] for model in models)
-        else:
-            values, hat = (fitted(alpha, targets).predict(X)[LABELLED] for targets in (PARTLY, unit))
-        left = 1 - np.trace(hat) / n
-        return (weight[LABELLED, None] * (Y[LABELLED] - values) ** 2).sum() / n / left**2
-
-    model = fitted("gcv", PARTLY)
-    assert score(model.alpha_) <= min(score(alpha) for alpha in np.geomspace(1e-8, 1e3, 23)) * (1 + 1e-6)
+@pytest.mark.parametrize("y, expected", [(X.sum(axis=1), 1.0), (X[:, 0] * X[:, 1], 0.1)], ids=["linear", "product"])
+def test_the_weight_of_the_graph_is_the_largest_whose_gcv_is_small(y, expected):
+    y = np.where(LABELLED, y, np.nan)
+    scores = {weight: dense_gcv(y, **GRAPH | {"manifold": weight}) for weight in (0.0, 0.1, 1.0)}
+    assert max(weight for weight in scores if scores[weight] <= 1.2 * min(scores.values())) == expected
+    model, fixed = (SSSL(**GRAPH | {"manifold": weight}).fit(X, y) for weight in ("gcv", expected))
+    assert model.manifold_ == expected
+    assert_allclose(model.predict(NEW), fixed.predict(NEW), rtol=1e-9)
 
 
 @pytest.mark.parametrize("kind", [str, object], ids=["text", "objects"])
@@ -200,17 +215,14 @@ def test_a_graph_separates_two_moons_with_four_labels_each(tmp_path):
     known = [0, 1, 200, 201, 400, 401, 600, 601]
     y[known] = side[known]
     given = {"n_landmarks": 100, "n_components": 20, "alpha": 1e-3, "random_state": 0}
-    right = {
-        manifold: np.mean(SSSLClassifier(Gaussian(0.3), manifold=manifold, **given).fit(x, y).predict(x) == side)
-        for manifold in (0.0, 10.0)
-    }
-    assert right[0.0] < 0.9
-    assert right[10.0] > 0.99
-    model = SSSLClassifier(Gaussian(0.3), manifold=10.0, **given).fit(x, y)
+    plain, model = (SSSLClassifier(Gaussian(0.3), manifold=weight, **given).fit(x, y) for weight in (0.0, 10.0))
+    assert np.mean(plain.predict(x) == side) < 0.9
+    assert np.mean(model.predict(x) == side) > 0.99
     assert model.fit_report()["diagnostics"]["prediction_error"] < 1e-5
     # a saved model with its sums, and partial fits
     save_model(model, tmp_path / "moons.model")
     again = load_model(tmp_path / "moons.model")
+    assert again.manifold_ == 10
     assert_array_equal(again.decision_function(x), model.decision_function(x))
     assert_allclose(again.refit().decision_function(x), model.decision_function(x), atol=1e-6)
     half = SSSLClassifier(Gaussian(0.3), manifold=10.0, **{**given, "n_landmarks": None}, landmarks=model.landmarks_)
@@ -229,25 +241,22 @@ def test_a_graph_of_float32_rows_is_accurate_or_warns():
         assert caught or np.linalg.norm(actual - exact) < 1e-3 * np.linalg.norm(exact)
 
 
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"n_landmarks": 9, "eigenfunctions": "landmarks"}, "eigenfunctions='all'"),
-        ({"n_landmarks": 9, "landmarks": "fourier"}, "random features have no landmarks"),
-    ],
-)
+REFUSED = [({"eigenfunctions": "landmarks"}, "eigenfunctions='all'"), ({"landmarks": "fourier"}, "have no landmarks")]
+
+
+@pytest.mark.parametrize("settings, message", REFUSED)
 def test_a_graph_needs_landmarks_and_has_some_unless_their_number_is_given(settings, message):
     with pytest.raises(ConfigError, match=message):
-        SSSL(manifold=1.0, **settings).fit(X, PARTLY)
+        SSSL(manifold=1.0, n_landmarks=9, **settings).fit(X, PARTLY)
     model = SSSL(**GRAPH).fit(X, PARTLY)
     with pytest.raises(ConfigError, match="graph joins all landmarks"):
         model.with_landmarks(9)
     assert len(SSSL().fit(X, PARTLY).landmarks_) == N // 2
 
 
-def test_another_number_of_neighbours_is_refused():
-    model = SSSL(**GRAPH, n_neighbors=3).partial_fit(X[:50], PARTLY[:50])
-    model.set_params(n_neighbors=4)
+def test_another_number_of_neighbours_is_refused(tmp_path):
+    save_model(SSSL(**GRAPH, n_neighbors=3).partial_fit(X[:50], PARTLY[:50]), tmp_path / "graph.model")
+    model = load_model(tmp_path / "graph.model").set_params(n_neighbors=4)
     for again in (model.refit, lambda: model.partial_fit(X[50:], PARTLY[50:])):
         with pytest.raises(ConfigError, match=r"n_neighbors=4: expected 3.*set n_neighbors=3"):
             again()
@@ -257,15 +266,6 @@ def test_another_number_of_neighbours_is_refused():
     with pytest.raises(ConfigError, match="n_neighbors=4"):
         model.set_params(n_neighbors=4).partial_fit(X, PARTLY)
     model.fit(X, PARTLY)
-
-
-def test_a_saved_model_keeps_its_number_of_neighbours(tmp_path):
-    save_model(SSSL(**GRAPH).fit(X[:50], PARTLY[:50]), tmp_path / "graph.model")
-    model = load_model(tmp_path / "graph.model")
-    with pytest.raises(ConfigError, match=r"n_neighbors=4: expected 3"):
-        model.set_params(n_neighbors=4).partial_fit(X[50:], PARTLY[50:])
-    model.set_params(n_neighbors=3).partial_fit(X[50:], PARTLY[50:])
-    assert_allclose(model.predict(X), SSSL(**GRAPH).fit(X, PARTLY).predict(X), rtol=1e-7)
 
 
 def test_a_partial_fit_without_a_graph_drops_the_graph():

@@ -1,6 +1,7 @@
 """Models on disk are loaded bit by bit as they were saved, and files are written whole or not at all."""
 
 import os
+import re
 from functools import partial
 from itertools import product
 
@@ -8,19 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
+from sklearn import preprocessing as pre
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
 from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_selection import VarianceThreshold
+from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import (
-    MaxAbsScaler,
-    MinMaxScaler,
-    Normalizer,
-    PolynomialFeatures,
-    QuantileTransformer,
-    RobustScaler,
-    StandardScaler,
-)
 
 import bigkernel as bk
 from bigkernel.engine.rows import as_rows
@@ -42,6 +38,7 @@ GAUSSIAN = bk.Gaussian(1.4)
 LENGTHS = np.array([0.5, 1.0, 2.0, 1.5])
 WEIGHT = rng.uniform(0, 2, N)
 
+CHAIN = Pipeline([("norm", bk.UnitNormalizer()), ("few", bk.Projector(2))])
 MODELS = {
     "krr": (bk.KernelRidge(GAUSSIAN, 0.3, fit_intercept=False, **SMALL), Y[:, 0]),
     "krr of two targets with an intercept": (bk.KernelRidge("rbf", fit_intercept=True, **SMALL), Y),
@@ -64,19 +61,11 @@ MODELS = {
     "logistic": (bk.KernelLogisticClassifier(GAUSSIAN, class_weight={"two": 2.0}, **SMALL), TEXT),
     "artl with probabilities": (bk.ARTLClassifier(GAUSSIAN, n_rounds=2, probability=True, **SMALL), SHIFTED),
     "artl": (bk.ARTLClassifier(GAUSSIAN, n_rounds=2, **SMALL), SHIFTED),
-    "artl, no graph": (
-        bk.ARTLClassifier(sharpness=4.0, manifold=0, landmarks="fourier", n_rounds=0, **SMALL),
-        SHIFTED,
-    ),
+    "artl, no graph": (bk.ARTLClassifier(sharpness=4.0, manifold=0, landmarks="fourier", n_rounds=0, **SMALL), SHIFTED),
     "least squares": (bk.LinearRegression(), Y),
     "ridge": (bk.Ridge(0.5), Y),
     "pipeline": (
-        make_pipeline(
-            bk.Rescaler(0.125),
-            bk.UnitNormalizer(),
-            bk.Standardizer(),
-            bk.KernelRidgeClassifier(bk.Gaussian(1.0), **SMALL),
-        ),
+        make_pipeline(bk.Rescaler(0.125), bk.UnitNormalizer(), bk.Standardizer(), bk.KernelRidgeClassifier(**SMALL)),
         TEXT,
     ),
     "pipeline of transforms": (Pipeline([("z", bk.Standardizer()), ("norm", bk.UnitNormalizer())]), None),
@@ -90,33 +79,31 @@ MODELS = {
     "moments of images": (bk.MomentNormalizer(image_shape=(2, 2)), None),
     "strokes of images": (bk.OrientationFeatures(), None),
     "projector": (bk.Projector(2, whiten=True), None),
-    "union": (
-        bk.RowUnion(
-            [("z", bk.Standardizer()), ("chain", Pipeline([("norm", bk.UnitNormalizer()), ("few", bk.Projector(2))]))],
-            transformer_weights={"chain": 0.5},
-        ),
-        None,
-    ),
+    "union": (bk.RowUnion([("z", bk.Standardizer()), ("chain", CHAIN)], transformer_weights={"chain": 0.5}), None),
     "patches of images": (bk.ConvolutionalNystroem(patch_size=2, n_landmarks=3, random_state=0), None),
     "projection": (make_pipeline(bk.JDA(GAUSSIAN, 3, n_rounds=1, **SMALL), bk.XNVClassifier(n_landmarks=5)), SHIFTED),
 }
 PLAIN = {
-    "StandardScaler": StandardScaler(),
-    "StandardScaler of nothing": StandardScaler(with_std=False, with_mean=False),
-    "MinMaxScaler": MinMaxScaler((-1, 2)),
-    "MaxAbsScaler": MaxAbsScaler(),
-    "RobustScaler": RobustScaler(quantile_range=(10, 90)),
-    "Normalizer": Normalizer("max"),
-    "QuantileTransformer": QuantileTransformer(n_quantiles=20, output_distribution="normal"),
+    "StandardScaler": pre.StandardScaler(),
+    "StandardScaler of nothing": pre.StandardScaler(with_std=False, with_mean=False),
+    "MinMaxScaler": pre.MinMaxScaler((-1, 2)),
+    "MaxAbsScaler": pre.MaxAbsScaler(),
+    "RobustScaler": pre.RobustScaler(quantile_range=(10, 90)),
+    "Normalizer": pre.Normalizer("max"),
+    "QuantileTransformer": pre.QuantileTransformer(n_quantiles=20, output_distribution="normal"),
     "PCA": PCA(3, whiten=True),
     "TruncatedSVD": TruncatedSVD(2, random_state=0),
     "VarianceThreshold": VarianceThreshold(0.1),
+}
+WRAPPED = {"func": np.arcsinh, "inverse_func": np.sinh}, {"transformer": pre.StandardScaler()}
+MODELS |= {
+    f"of {next(iter(given))}": (TransformedTargetRegressor(bk.KernelRidge(**SMALL), **given), Y) for given in WRAPPED
 }
 MODELS |= {
     f"after {name}": (make_pipeline(step, bk.UnitNormalizer(), bk.KernelRidgeClassifier(GAUSSIAN, **SMALL)), TEXT)
     for name, step in PLAIN.items()
 }
-legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
+legitimate = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning", "ignore:.*load refuses")
 
 
 def use(model, X=X):
@@ -213,6 +200,52 @@ def test_pseudo_labels_are_loaded_for_another_solve(tmp_path, kind):
     assert_array_equal(use(loaded), use(model))
 
 
+TEXTS = make_column_selector(dtype_include=["str", "category"])
+IMPUTED = make_pipeline(SimpleImputer(strategy="median", add_indicator=True), pre.RobustScaler())
+FREQUENT = make_pipeline(SimpleImputer(strategy="most_frequent"), pre.OneHotEncoder(drop="if_binary", max_categories=2))
+KNOWN = pre.OneHotEncoder(categories=[["tre", "two", "één"], ["hi", "lo"]], sparse_output=False, dtype=np.float32)
+ORDINAL = pre.OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan, encoded_missing_value=-2)
+STRICT = pre.OrdinalEncoder(encoded_missing_value=-1)
+LOG = pre.FunctionTransformer(np.log1p, feature_names_out="one-to-one")
+COLUMNS = {
+    "names": (
+        [("n", IMPUTED, ["a", "hole"]), ("t", pre.OneHotEncoder(handle_unknown="ignore"), ["some", "flag"])],
+        "drop",
+    ),
+    "positions": ([("t", KNOWN, [3, 4]), ("gone", "drop", [1, 2, 6]), ("none", PCA(), [])], "passthrough"),
+    "selected": ([("t", STRICT, TEXTS), ("log", LOG, [0]), ("drop", "drop", ["flag"])], IMPUTED),
+    "frequent": ([("t", FREQUENT, ["some", "text"]), ("n", SimpleImputer(), slice("a", "empty"))], "drop"),
+    "unknown": ([("t", ORDINAL, [-1]), ("n", pre.MinMaxScaler(), np.array([True] + 6 * [False]))], "drop"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:(Skipping features|Found unknown)")
+@pytest.mark.parametrize("output", ["default", "pandas"])
+@pytest.mark.parametrize("transformers, remainder", COLUMNS.values(), ids=COLUMNS)
+def test_columns_of_text_are_predicted_bit_by_bit(tmp_path, transformers, remainder, output):
+    kinds = pd.Categorical(np.where(X[:, 2] > 0, "hi", "lo"))
+    table = pd.DataFrame({"a": X[:, 0] ** 2, "hole": np.where(X[:, 1] > 1, np.nan, X[:, 1]), "empty": np.nan})
+    table = table.assign(text=TEXT, kind=kinds, flag=X[:, 3] > 0, some=pd.Series(TEXT).replace("tre", None))
+    columns = clone(ColumnTransformer(transformers, remainder=remainder, sparse_threshold=float(output == "default")))
+    if output == "pandas":
+        columns.set_params(**{name: False for name in columns.get_params() if name.endswith("sparse_output")})
+    model = make_pipeline(columns, bk.KernelRidge(GAUSSIAN, **SMALL)).set_output(transform=output).fit(table, Y)
+    with pytest.warns(UserWarning, match="Predictor.load refuses .*: step 'columntransformer': "):
+        bk.save_model(model, tmp_path / "model")
+    loaded = bk.load_model(tmp_path / "model")
+    other = table[::-1][table.columns[::-1]]  # in another order
+    for rows in (table, other, other.assign(text="new", some="new")):
+        try:
+            expected = model.predict(rows)
+        except ValueError as error:
+            with pytest.raises(ValueError, match=re.escape(str(error))):
+                loaded.predict(rows)
+        else:
+            assert_array_equal(loaded.predict(rows), expected)
+    assert_array_equal(loaded[0].get_feature_names_out(), model[0].get_feature_names_out())
+    assert_array_equal(loaded.fit(table, Y).predict(table), model.predict(table))
+
+
 def test_feature_names_are_loaded(tmp_path):
     table = pd.DataFrame(X, columns=["a", "b", "c", "d"])
     loaded = reloaded(bk.Ridge().fit(table, Y), tmp_path)
@@ -228,11 +261,13 @@ def test_unknown_and_unfitted_steps_are_refused(tmp_path):
     class Mine(bk.Ridge):
         pass
 
-    unknown = make_pipeline(PolynomialFeatures(), bk.Ridge()).fit(X, Y)
+    columns = [("log", Pipeline([("of", pre.FunctionTransformer(lambda x: x))]), [0])]
+    unknown = make_pipeline(pre.PolynomialFeatures(), bk.Ridge()).fit(X, Y)
     for kind, message, model in (
         (ConfigError, "PCA.*found PolynomialFeatures; joblib", unknown),
-        (ConfigError, "Ours", make_pipeline(type("Ours", (StandardScaler,), {})(), bk.Ridge()).fit(X, Y)),
-        (NotFittedError, "StandardScaler", make_pipeline(StandardScaler(), bk.Ridge())),
+        (ConfigError, "Ours", make_pipeline(type("Ours", (pre.StandardScaler,), {})(), bk.Ridge()).fit(X, Y)),
+        (ConfigError, "^save_model: step 'log': step 'of': Func.*func = .*NumPy's", ColumnTransformer(columns).fit(X)),
+        (NotFittedError, "StandardScaler", make_pipeline(pre.StandardScaler(), bk.Ridge())),
         (ConfigError, "Mine", Mine().fit(X, Y)),
         (NotFittedError, "KernelRidge", bk.KernelRidge()),
     ):
@@ -242,14 +277,14 @@ def test_unknown_and_unfitted_steps_are_refused(tmp_path):
 
 
 def test_rows_on_disk_are_refused_by_a_step_that_reads_all_rows():
-    model = make_pipeline(StandardScaler(), bk.KernelRidge(**SMALL)).fit(X, Y)
+    model = make_pipeline(pre.StandardScaler(), bk.KernelRidge(**SMALL)).fit(X, Y)
     with pytest.raises(ConfigError, match=r"StandardScaler.*in memory.*Standardizer"):
         split(model, as_rows(X))
 
 
 def test_a_loaded_scaler_accepts_more_rows(tmp_path):
     holes = np.where(rng.random(X.shape) < 0.2, np.nan, X)  # rows are counted by feature
-    for rows, step in product((holes, X), (StandardScaler(), StandardScaler(with_std=False))):
+    for rows, step in product((holes, X), (pre.StandardScaler(), pre.StandardScaler(with_std=False))):
         loaded = reloaded(step.fit(rows), tmp_path).partial_fit(X[:7])
         step.partial_fit(X[:7])
         for name in ("mean_", "var_", "scale_", "n_samples_seen_"):

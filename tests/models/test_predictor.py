@@ -33,6 +33,8 @@ KERNELS = [
     bk.OnColumns(bk.Laplacian(gamma=0.2), [0, 3]) * bk.OnColumns(bk.Linear() + WIDE, [1, 2, 4]),
     bk.Pairwise("cosine"),
 ]
+PATCHES = bk.ConvolutionalNystroem(patch_size=(2, 1), n_landmarks=(5, 4), subsampling=1)
+AXES = make_pipeline(bk.Standardizer(), bk.Projector(4, whiten=True))
 MODELS = {
     **{f"{kernel.name} {i}": (bk.KernelRidge(kernel, **SMALL), Y) for i, kernel in enumerate(KERNELS)},
     "float32": (bk.KernelRidgeClassifier(WIDE, dtype="float32", **SMALL), LABELS),
@@ -47,13 +49,7 @@ MODELS = {
     "whitened": (make_pipeline("passthrough", bk.Nystroem(WIDE, n_components=9), bk.LinearRegression()), Y),
     "learnt features": (
         make_pipeline(
-            bk.RowUnion(
-                [
-                    ("patches", bk.ConvolutionalNystroem(patch_size=(2, 1), n_landmarks=(5, 4), subsampling=1)),
-                    ("axes", make_pipeline(bk.Standardizer(), bk.Projector(4, whiten=True))),
-                ],
-                transformer_weights={"axes": 0.5},
-            ),
+            bk.RowUnion([("patches", PATCHES), ("axes", AXES)], transformer_weights={"axes": 0.5}),
             bk.Projector(n_components=6),
             bk.KernelRidge(WIDE, **SMALL),
         ),
@@ -61,7 +57,7 @@ MODELS = {
     ),
     "poses": (make_pipeline(bk.MomentNormalizer(), bk.OrientationFeatures(), bk.XNVClassifier(**SMALL)), LABELS),
 }
-pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning", "ignore:.*load refuses")
 
 
 def stored(model, path):

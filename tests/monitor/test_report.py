@@ -100,10 +100,12 @@ def test_an_interrupted_job_that_is_resumed_shows_both_attempts(corpus, tmp_path
     assert (run["state"], run["segments_done"]) == ("interrupted", 3)
     assert run["command"] == "bigkernel fit 'my corpus' --resume"
     fit(corpus, tmp_path / "run", resume=True)
+    with pytest.raises(DataError, match="already holds a run"):
+        fit(corpus, tmp_path / "run")
     state = reported(tmp_path / "run")
-    assert state["run"]["state"] == "finished"
-    assert [job["state"] for job in state["jobs"]] == ["finished", "interrupted"]
-    assert state["jobs"][0]["sweeps"][0]["resumed"] == [0, 1, 2]
+    assert state["run"]["state"] == "finished"  # whatever is refused
+    assert [job["state"] for job in state["jobs"]] == ["failed", "finished", "interrupted"]
+    assert state["jobs"][1]["sweeps"][0]["resumed"] == [0, 1, 2]
 
 
 def test_a_failed_job_shows_its_error_and_one_without_a_sweep_says_so(corpus, tmp_path):

@@ -232,10 +232,11 @@ def test_unsupported_options_are_refused(options, message):
         searched(**options)
 
 
-def test_a_fold_without_a_class_to_train_on_is_refused_by_name():
-    fold = np.where(LABELS == "up", 0, np.arange(N) % 2 + 1)
-    with pytest.raises(DataError, match="cv: split 0 has no training row of class number 2"):
-        searched(kind=KernelRidgeClassifier, y=LABELS, cv=fold)
+@pytest.mark.parametrize("solver", ["cg", "direct"])
+def test_a_fold_without_a_class_to_train_on_is_refused_by_name(solver):
+    fold, rows = np.where(LABELS == "up", 0, np.arange(N) % 2 + 1), (LABELS == "up").sum()
+    with pytest.raises(DataError, match=f"split 0 has no training row of class 'up', which has {rows} labelled rows;"):
+        searched(solver, kind=KernelRidgeClassifier, y=LABELS, cv=fold)
 
 
 def test_the_plan_counts_all_columns():

@@ -14,6 +14,7 @@ from sklearn.feature_selection import SelectKBest
 from sklearn.metrics import f1_score, get_scorer_names, make_scorer
 from sklearn.model_selection import GroupKFold, KFold, LeaveOneOut, StratifiedKFold
 from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from bigkernel import (
     SSSL,
@@ -57,53 +58,12 @@ def refuse(error, match, model=MODEL, grid=GRID, X=X, y=y, *, swept=False, fit=N
 
 
 @pytest.mark.parametrize(
-    "grid, match",
-    [
-        ([], "at least one candidate"),
-        ({"alpha": []}, "alpha.*non-empty"),
-        (None, "dict or a list"),
-        ({"alpha": 1.0}, "alpha.*needs to be a list"),
-        ({"alhpa": [1.0]}, "Invalid parameter 'alhpa'"),
-        ({"kernel__gamma": [1.0]}, "unknown parameter 'gamma'; expected one of .*sigma"),
-        ([{"alpha": [1.0]}, {"sigma": [1.0]}], "Invalid parameter 'sigma'"),
-    ],
-)
-def test_invalid_grids_are_refused(grid, match):
-    assert refuse(ConfigError, f"param_grid: .*{match}", grid=grid)
-
-
-@pytest.mark.parametrize(
     "values", [{"alpha": ["x"]}, {"alpha": [None]}, {"kernel": ["rbff"]}, {"n_landmarks": [0]}, {"gamma": [-1.0]}]
 )
 def test_values_that_the_estimator_refuses(values):
     search = SweepSearchCV(MODEL, values)
     with pytest.raises(ValueError, match=f"{next(iter(values))}"):
         search.fit(X, y)
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        sklearn.linear_model.Ridge(),
-        make_pipeline(Standardizer(), sklearn.linear_model.Ridge()),
-        TransformedTargetRegressor(MODEL),
-        Standardizer(),
-        make_pipeline(Standardizer()),
-        SweepSearchCV(MODEL, GRID),
-        KernelRidge,
-        None,
-        "ridge",
-    ],
-)
-def test_other_estimators_are_refused(model):
-    assert refuse(ConfigError, "estimator", model, {})
-
-
-@pytest.mark.parametrize(
-    "scoring", ["mse", "roc_auc", ["r2", "mse"], "", [], {}, {"a": "mse"}, {"a": 3}, 3, [["r2"]], [None]]
-)
-def test_unknown_scores_are_refused(scoring):
-    assert refuse(ConfigError, "scoring: ", scoring=scoring)
 
 
 def test_scores_that_predictions_do_not_serve_are_refused():
@@ -115,23 +75,6 @@ def test_scores_that_predictions_do_not_serve_are_refused():
         many = da.zeros((4 * 10**6, 3), chunks=(10**5, 3)), da.zeros(4 * 10**6, chunks=10**5)
         said = "scoring: score need the predictions for all held-out rows at once.*hold out fewer rows"
         assert refuse(PlanTooLargeError, said, X=many[0], y=many[1], scoring="neg_max_error")
-
-
-@pytest.mark.parametrize(
-    "score, labels, match",
-    [
-        ("f1", LABELS, "3 classes.*f1_macro"),
-        ("roc_auc", LABELS, "3 classes.*f1_macro"),
-        (make_scorer(f1_score), LABELS, "3 classes.*f1_macro"),
-        ("f1", np.array(["no", "yes"])[LABELS % 2], "2 classes.*pos_label"),
-        ("neg_max_error", np.c_[y, y], "2 targets.*r2"),
-        ("f1", np.c_[y, y], "2 targets.*r2"),
-    ],
-)
-def test_scores_that_do_not_fit_the_targets_are_refused_before_a_sweep(score, labels, match):
-    model = MODEL if labels.ndim == 2 else CLASSIFIER
-    said = f"scoring: .* cannot be computed for {match}"
-    assert refuse(ConfigError, said, model, y=labels, scoring={"s": score}, refit="s")
 
 
 def test_scores_of_scikit_learn_that_serve_are_not_refused():
@@ -171,40 +114,6 @@ def test_r2_of_a_constant_that_is_fitted_exactly_is_one():
     assert search.cv_results_["mean_test_score"].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize(
-    "cv", [object(), 1.5, True, "loo", KFold, np.zeros((N, 2), int), rng.uniform(size=N), ["a", "b"], 3j, {0: 1}]
-)
-def test_invalid_folds_are_refused(cv):
-    assert refuse((ConfigError, DataError), "cv: ", cv=cv)
-
-
-@pytest.mark.parametrize("cv", [1, -3, np.int64(1), np.zeros(N, int), np.full(N, -1), [0] * N])
-def test_fewer_than_two_folds(cv):
-    assert refuse(DataError, "cv: expected at least 2 folds, found", cv=cv)
-
-
-@pytest.mark.parametrize("seed", [None, 1.5, True, "x", np.random.RandomState(0)])
-def test_seeds_of_folds_other_than_integers_are_refused(seed):
-    assert refuse(
-        ConfigError, "random_state: expected an integer", X=da.from_array(X, chunks=(20, 3)), random_state=seed
-    )
-
-
-@pytest.mark.parametrize(
-    "X, y, match",
-    [
-        (np.where(X > 1.5, np.nan, X), y, "Input X contains NaN"),
-        (X, np.where(y > 0.9, np.nan, y), "Input y contains NaN"),
-        (X, None, "requires y"),
-        (X, y[:5], r"inconsistent numbers of samples: \[60, 5\]"),
-        (X[:, 0], y, "Expected 2D array"),
-        (X[:0], y[:0], "0 sample"),
-    ],
-)
-def test_invalid_rows_and_targets_are_refused(X, y, match):
-    assert refuse(DataError, match, X=X, y=y)
-
-
 def test_a_refused_search_can_be_corrected_and_fitted():
     search = SweepSearchCV(MODEL, {"alpha": []})
     with pytest.raises(ConfigError):
@@ -218,10 +127,49 @@ NARROW = KernelRidge(Gaussian(1.0), landmarks=Z, dtype="float32")
 SEMI, HALF = SSSL(Gaussian(1.2), landmarks=Z), np.where(EVERY < 30, y, np.nan)
 LAZY = {"X": da.from_array(X, chunks=(20, 3)), "y": da.from_array(y, chunks=20)}
 MISSING = "cv: split 0 has .*class.*(fewer or|stratified)"
+STEP = ConfigError, "StandardScaler is fitted to .* fit_intercept=True, or use func"
+NONE = [sklearn.linear_model.Ridge(), make_pipeline(Standardizer(), sklearn.linear_model.Ridge()), Standardizer(),
+        make_pipeline(Standardizer()), SweepSearchCV(MODEL, GRID), KernelRidge, None, "ridge"]  # fmt: skip
+OF_TWO = make_scorer(f1_score)
+UNKNOWN = ["mse", "roc_auc", ["r2", "mse"], "", [], {}, {"a": "mse"}, {"a": 3}, 3, [["r2"]], [None]]
+NO_FOLDS = [object(), 1.5, True, "loo", KFold, np.zeros((N, 2), int), rng.uniform(size=N), ["a", "b"], 3j, {0: 1}]
+FEW_FOLDS = [1, -3, np.int64(1), np.zeros(N, int), np.full(N, -1), [0] * N]
+UNFIT = [
+    *((score, {"model": CLASSIFIER, "y": LABELS}, "3 classes.*f1_macro") for score in ("f1", "roc_auc", OF_TWO)),
+    ("f1", {"model": CLASSIFIER, "y": np.array(["no", "yes"])[LABELS % 2]}, "2 classes.*pos_label"),
+    *((score, {"y": np.c_[y, y]}, "2 targets.*r2") for score in ("neg_max_error", "f1")),
+]
 BEFORE = [
+    *((ConfigError, f"scoring: .* cannot be computed for {match}", {**given, "scoring": {"s": score}, "refit": "s"})
+      for score, given, match in UNFIT),
+    (ConfigError, "param_grid: .*at least one candidate", {"grid": []}),
+    (ConfigError, "param_grid: .*alpha.*non-empty", {"grid": {"alpha": []}}),
+    (ConfigError, "param_grid: .*dict or a list", {"grid": None}),
+    (ConfigError, "param_grid: .*alpha.*needs to be a list", {"grid": {"alpha": 1.0}}),
+    (ConfigError, "param_grid: .*Invalid parameter 'alhpa'", {"grid": {"alhpa": [1.0]}}),
+    (ConfigError, "param_grid: .*unknown parameter 'gamma'; expected one of .*sigma", {"grid": {"kernel__gamma": [1]}}),
+    (ConfigError, "param_grid: .*Invalid parameter 'sigma'", {"grid": [{"alpha": [1.0]}, {"sigma": [1.0]}]}),
+    *((ConfigError, "estimator", {"model": model, "grid": {}}) for model in NONE),
+    (*STEP, {"model": TransformedTargetRegressor(MODEL, transformer=StandardScaler()), "grid": {}}),
+    (DataError, "y: expected targets in memory", {"model": TransformedTargetRegressor(MODEL), "grid": {}, "y": None}),
+    (DataError, "'inverse_func' must also", {"model": TransformedTargetRegressor(MODEL, func=np.exp), "grid": {}}),
+    (ConfigError, "neg_gcv is not on the original scale",
+     {"model": TransformedTargetRegressor(MODEL), "grid": {}, "scoring": "neg_gcv"}),
+    *((ConfigError, "scoring: ", {"scoring": scoring}) for scoring in UNKNOWN),
+    *(((ConfigError, DataError), "cv: ", {"cv": cv}) for cv in NO_FOLDS),
+    *((DataError, "cv: expected at least 2 folds, found", {"cv": cv}) for cv in FEW_FOLDS),
+    *((ConfigError, "random_state: expected an integer", {**LAZY, "random_state": seed})
+      for seed in (None, 1.5, True, "x", np.random.RandomState(0))),
+    (DataError, "Input X contains NaN", {"X": np.where(X > 1.5, np.nan, X)}),
+    (DataError, "Input y contains NaN", {"y": np.where(y > 0.9, np.nan, y)}),
+    (DataError, "requires y", {"y": None}),
+    (DataError, r"inconsistent numbers of samples: \[60, 5\]", {"y": y[:5]}),
+    (DataError, "Expected 2D array", {"X": X[:, 0]}),
+    (DataError, "0 sample", {"X": X[:0], "y": y[:0]}),
     (ConfigError, "alpha: expected a finite number of at least 0", {"grid": {"alpha": [1.0, -1.0]}}),
     (ConfigError, "alpha: expected a finite number of at least 0", {"model": Ridge(), "grid": {"alpha": [np.nan]}}),
     (ConfigError, "exact.*share no sweep.*GridSearchCV", {"model": KernelRidge(), "grid": {"n_landmarks": [5, None]}}),
+    (ConfigError, "SSSL with n_landmarks=None and manifold=0.*=500", {"model": SSSL(), "grid": {"manifold": [0, 1.0]}}),
     (ConfigError, "cv=0: r2 needs held-out rows", {"cv": 0}),
     (ConfigError, "SelectKBest learns from y",
      {"model": Pipeline([("s", SelectKBest(k=2)), ("m", CLASSIFIER)]), "grid": {}, "y": LABELS}),

@@ -10,6 +10,7 @@ from kernel_cases import KERNELS, ignore_rank_warnings
 from numpy.testing import assert_allclose, assert_array_equal
 from peers import assert_like_peer, cells, comparable, peer, split_scores
 from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -178,6 +179,15 @@ def test_steps_may_be_candidates():
     grid = {"map": ["passthrough", UnitNormalizer(), Rescaler(3.0)], "model__alpha": [0.1, 1.0]}
     search = assert_like_peer(model, grid, X, y, cv=FOLDS, new=NEW)
     assert len(search.plan_.sweeps) == 3
+
+
+@pytest.mark.parametrize("target", [y, Y], ids=["y", "Y"])
+def test_functions_of_targets_are_scored_on_the_original_scale(target):
+    inner, alphas = make_pipeline(UnitNormalizer(), GIVEN), {"regressor__kernelridge__alpha": [0.1, 1.0]}
+    model = TransformedTargetRegressor(inner, func=np.arcsinh, inverse_func=np.sinh, check_inverse=False)
+    grid = [alphas, {"func": [np.rint], "inverse_func": [np.positive], **alphas}]
+    search = assert_like_peer(model, grid, X, 4 * target, cv=FOLDS, scoring=NUMBERS, refit="r2", new=NEW)
+    assert search.plan_.count == 4
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])

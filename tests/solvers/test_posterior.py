@@ -4,7 +4,6 @@ import pickle
 import tracemalloc
 import warnings
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from bigkernel.estimators import deviations
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.posterior import SpreadPredictor, exact_posterior, nystrom_posterior
 from bigkernel.solvers.ridge import factorize
-from bigkernel.solvers.whitening import whiten
+from bigkernel.solvers.whitening import reduce_and_centre, whiten
 from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk, Workspace
@@ -81,8 +80,8 @@ def exact(k, alpha, *, rows=X, new=NEW, weight=None, fit_intercept=False):
 
 def nystrom(k, alpha, *, landmarks=Z, rows=X, new=NEW, weight=None, fit_intercept=False):
     whitening = quietly(whiten, k(landmarks, landmarks))
-    moments = moments_of(k(rows, landmarks), weight)
-    posterior = nystrom_posterior(moments, whitening, alpha, fit_intercept=fit_intercept)
+    small = reduce_and_centre(moments_of(k(rows, landmarks), weight), whitening, fit_intercept=fit_intercept)[2]
+    posterior = nystrom_posterior(small, len(rows), whitening, alpha, fit_intercept=fit_intercept)
     return posterior.variance(k(new, landmarks), diagonal(k, new))
 
 
@@ -128,7 +127,8 @@ def test_a_core_of_zeros_leaves_the_prior():
     with pytest.warns(RankDeficiencyWarning, match="kernel matrix of 4 landmarks is zero"):
         whitening = whiten(np.zeros((4, 4)), kernel="linear")
     for fit_intercept, constant in ((False, 0.0), (True, 0.3 / N)):
-        posterior = nystrom_posterior(moments_of(np.zeros((N, 4))), whitening, 0.3, fit_intercept=fit_intercept)
+        small = reduce_and_centre(moments_of(np.zeros((N, 4))), whitening, fit_intercept=fit_intercept)[2]
+        posterior = nystrom_posterior(small, N, whitening, 0.3, fit_intercept=fit_intercept)
         result = posterior.variance(np.zeros((Q, 4)), diagonal(reference.linear))
         assert_allclose(result, diagonal(reference.linear) + 0.3 + constant, rtol=1e-12)
 
@@ -198,13 +198,12 @@ def test_rounding_of_the_rotation_is_divided_by_what_scales_the_sums_of_probed_r
 
     def perturb(total, *_):
         rotations.append(total["E"] - fit.statistics["E"])
-        return total
+        return iter([(np.zeros((whitening.rank,) * 2), np.zeros((whitening.rank, 2)))])
 
-    monkeypatch.setattr(deviations, "perturb_sums", perturb)
+    monkeypatch.setattr(deviations, "perturbations", perturb)
     for share in (1, 4):
         statistics = {**fit.statistics, "probed_rows": fit.statistics["rows"] / share}
-        posterior = partial(nystrom_posterior, whitening=whitening, alpha=0.3, fit_intercept=False)
-        assert deviations.deviation_error(replace(fit, statistics=statistics), whitening, posterior) == 0
+        assert deviations.posterior_of_sums(replace(fit, statistics=statistics), whitening)[1] == 0
     assert np.abs(rotations[0]).max() > 0
     assert_allclose(rotations[-1], rotations[0] / 2, rtol=1e-3, atol=1e-3 * np.abs(rotations[0]).max())
 
@@ -215,11 +214,10 @@ def predictor(kernel, form, *, rows=X, landmarks=Z, alpha=0.3, dtype=np.float64,
         posterior, points = exact_posterior(kernel(rows), alpha, fit_intercept=fit_intercept), rows
     else:
         whitening = quietly(whiten, kernel(landmarks), eps=float(np.finfo(dtype).eps))
-        moments = moments_of(kernel(rows, landmarks))
-        posterior, points = nystrom_posterior(moments, whitening, alpha, fit_intercept=fit_intercept), landmarks
-    coef = np.random.default_rng(0).normal(size=(len(points), 2))
-    features = LandmarkMap(kernel, points, np.dtype(dtype))
-    return SpreadPredictor(features, coef, np.array([1.0, -1.0]), posterior=posterior)
+        small = reduce_and_centre(moments_of(kernel(rows, landmarks)), whitening, fit_intercept=fit_intercept)[2]
+        posterior, points = nystrom_posterior(small, N, whitening, alpha, fit_intercept=fit_intercept), landmarks
+    coef, b = np.random.default_rng(0).normal(size=(len(points), 2)), np.array([1.0, -1.0])
+    return SpreadPredictor(LandmarkMap(kernel, points, np.dtype(dtype)), coef, b, posterior=posterior)
 
 
 @pytest.mark.parametrize("block_rows", [7, 2048])

@@ -50,8 +50,8 @@ def solved(moments, whitening, alpha, *, rotated, fit_intercept=False, estimate=
 
 def rotates(monkeypatch, moments, whitening, alpha, *, fit_intercept=False):
     """True where moments are rotated for a solve."""
-    calls = []
-    monkeypatch.setattr(coordinates, "reduce_moments", lambda *given: calls.append(given) or reduce_moments(*given))
+    calls, whiten = [], coordinates.whiten_moments
+    monkeypatch.setattr(coordinates, "whiten_moments", lambda *given: calls.append(given) or whiten(*given))
     nystrom_ridge(moments, whitening, alpha, fit_intercept=fit_intercept)
     return bool(calls)
 

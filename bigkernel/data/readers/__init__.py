@@ -16,7 +16,15 @@ import numpy as np
 
 from bigkernel.data import zarr_arrays
 from bigkernel.data.readers import arrays, libsvm, png, stores, tables
-from bigkernel.data.readers.source import Block, SkippedRows, Source, open_stream, require_file, without_bad_rows
+from bigkernel.data.readers.source import (
+    BLOCK_ARRAYS,
+    Block,
+    SkippedRows,
+    Source,
+    open_stream,
+    require_file,
+    without_bad_rows,
+)
 from bigkernel.errors import ConfigError, DataError
 
 __all__ = ["ENDINGS", "FORMATS", "OPTIONS", "Source", "open_source"]
@@ -47,7 +55,7 @@ def _end_so(names: Sequence[str], endings: tuple[str, ...]) -> bool:
     return any(name.lower().endswith(endings) for name in names)
 
 
-_TABLE = ("target", "group", "drop")
+_TABLE = ("target", "group", "id", "drop")
 _TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 _SVM = (".libsvm", ".svm", ".svmlight")
 # in the order in which `auto` tries them
@@ -120,8 +128,8 @@ def open_source(
         Counts the rows with missing, invalid or infinite values, which are left out; None: they are refused.
     **options : those of the format, see `OPTIONS`; None leaves one out
         labels : idx, npy: the file of the labels, or "none"
-        target, group, drop : csv, parquet: column of the labels, of the groups, and those to leave out, by name or
-            position
+        target, group, id, drop : csv, parquet: column of the labels, of the groups, of the ids of the rows, and those
+            to leave out, by name or position
         delimiter, header : csv: "," ";" "tab" or "blank"; whether line 1 names the columns
         x, y : mat, npz, zarr: names of the arrays; y="none": no labels
         features, zero_based : libsvm: number of features; indices begin at 0
@@ -223,15 +231,15 @@ def _stored_as(source: Source, dtype: Any) -> Source:
         raise ConfigError(f"dtype: expected integers or floats of at most 8 bytes, found {target}")
 
     def blocks() -> Iterator[Block]:
-        start = 0
-        for x, *columns in source.blocks():
-            rows, lost = zarr_arrays.cast_values(x, target)
+        for batch in source.batches():
+            x, row = batch["x"], batch["row"]
+            batch["x"], lost = zarr_arrays.cast_values(x, target)
             if lost.any():
-                row, column = np.argwhere(lost)[0]
+                place, column = np.argwhere(lost)[0]
                 raise DataError(
-                    f"{source.path}: row {start + row}, column {column}: expected {target}, found {x[row, column]}"
+                    f"{source.path}: row {row[place]} (from 0), column {column}: expected {target}, found "
+                    f"{x[place, column]}"
                 )
-            yield rows, *columns
-            start += len(x)
+            yield tuple(batch.get(name) for name in BLOCK_ARRAYS)
 
     return replace(source, dtype=target, blocks=blocks)

@@ -1,17 +1,14 @@
 """Arrays in files: NumPy's own (.npy, .npz; never pickle), IDX, the format of MNIST, and MATLAB's, versions 5 to 7.2.
 
-x is (n, d), or (n, h, w) as images, or (n,) as a single feature. Arrays in C order stream block by block; of those in
-Fortran order a .npy is memory-mapped, and one of an archive is loaded whole. Three-dimensional uint8 is taken as
-pixels: scale 255. Format: numpy.lib.format.
+x is (n, d), (n, h, w) as images, or (n,) as a single feature. Arrays in C order stream block by block; those in Fortran
+order are memory-mapped (.npy) or loaded whole (.npz). Three-dimensional uint8 is pixels: scale 255.
 
-IDX is big-endian, gzip or plain: two zero bytes, a type code, the number of dimensions, the dimensions as 32-bit
-integers, then the values. Labels are a file of their own. Its unsigned bytes are pixels. Format:
-http://yann.lecun.com/exdb/mnist (foot of the page).
+IDX (http://yann.lecun.com/exdb/mnist), gzip or plain, is big-endian: two zero bytes, a type code, the number of
+dimensions, the dimensions as 32-bit integers, the values. Labels are a separate file. Unsigned bytes are pixels.
 
-Of an archive or a MATLAB file, which SciPy reads, x and y are those of the usual names, or the largest matrix and the
-vector of n labels, unless they are named. Of MATLAB's only those two are decoded, whole, once what the file claims was
-compared with its size. Rows of 64, 256 or 784 features are taken as pictures of 8×8, 16×16 or 28×28 there; no other
-picture shape is guessed.
+In an archive or a MATLAB file, which SciPy reads, x and y have the usual names, or are the largest matrix and the
+vector of n labels, or are named. Only these are decoded, whole, after their claimed size was compared with the file.
+Rows of 64, 256 or 784 features of MATLAB are images of 8×8, 16×16 or 28×28; no other shape is guessed.
 """
 
 from __future__ import annotations

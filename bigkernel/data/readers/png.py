@@ -16,15 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.data.readers.source import (
-    MOST_FEATURES,
-    Block,
-    Source,
-    block_rows,
-    load_library,
-    natural,
-    reading,
-)
+from bigkernel.data.readers.source import MOST_FEATURES, Block, Source, block_rows, load_library, natural, reading
 from bigkernel.errors import DataError
 
 _LARGEST_LABEL = 18  # most digits of a folder's name that is a number

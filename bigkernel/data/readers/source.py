@@ -34,7 +34,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _BROKEN = (zlib.error, zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError)
 _DIGITS = re.compile(r"([0-9]+)")
 
-Block = tuple[Any, ...]  # x (k, d), y (k,) or None, group (k,); trailing ones may be omitted
+Block = tuple[Any, ...]  # x (k, d), then y, group, id and row, each (k,) or None; trailing ones may be omitted
+BLOCK_ARRAYS = ("x", "y", "group", "id", "row")
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,17 @@ class Source:
     files: tuple[str, ...] = ()  # files that are read, for their digests; empty for a folder or a store
     feature_names: tuple[str, ...] = ()  # of a table with names
     target: str = ""  # name of the column of labels of such a table
+    id_column: str = ""  # name of the column of ids; empty: there are none
+    skipped: SkippedRows | None = None  # counts rows that are left out
 
     def batches(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows and their columns by name: {"x": (k, d), "y": (k,), "group": (k,)}."""
+        """Yield the rows and their columns by name; `row` (k,) numbers the rows of the file from 0."""
+        start = 0
         for block in self.blocks():
-            named = zip(("x", "y", "group"), block, strict=False)
-            yield {name: values for name, values in named if values is not None}
+            named = zip(BLOCK_ARRAYS, block, strict=False)
+            row = np.arange(start, start + len(block[0]))
+            yield {"row": row, **{name: values for name, values in named if values is not None}}
+            start += len(row)
 
 
 @dataclass
@@ -69,29 +75,30 @@ class SkippedRows:
     count: int = 0
     first: list[str] = field(default_factory=list)
 
-    def add(self, path: str, what: str, numbers: Sequence[int]) -> None:
-        """Count rows or lines (`what`) of a file."""
-        self.count += len(numbers)
-        self.first += [f"{os.path.basename(path)} {what} {number}" for number in numbers[: 5 - len(self.first)]]
+    def add(self, path: str, rows: Sequence[int]) -> None:
+        """Count rows of a file."""
+        self.count += len(rows)
+        self.first += [f"{os.path.basename(path)} row {row}" for row in rows[: 5 - len(self.first)]]
 
 
 def without_bad_rows(source: Source, skipped: SkippedRows) -> Source:
     """Return a source without the rows that are not finite or have an infinite label, which it counts."""
 
     def blocks() -> Iterator[Block]:
-        start, kept = 0, 0
-        for x, *columns in source.blocks():
-            bad = ~np.isfinite(x).all(axis=1)
-            if columns and columns[0] is not None and columns[0].dtype.kind == "f":
-                bad |= np.isinf(columns[0])
-            skipped.add(source.path, "row", (start + np.flatnonzero(bad)).tolist())
-            start, kept = start + len(x), kept + int((~bad).sum())
+        before, kept = skipped.count, 0
+        for batch in source.batches():
+            bad = ~np.isfinite(batch["x"]).all(axis=1)
+            if "y" in batch and batch["y"].dtype.kind == "f":
+                bad |= np.isinf(batch["y"])
+            skipped.add(source.path, batch["row"][bad].tolist())
+            kept += int((~bad).sum())
             if not bad.all():
-                yield x[~bad], *(None if values is None else values[~bad] for values in columns)
+                yield tuple(batch[name][~bad] if name in batch else None for name in BLOCK_ARRAYS)
         if not kept:
-            raise DataError(f"{source.path}: all {start} rows have bad values; leave out columns of text (--drop)")
+            rows = skipped.count - before
+            raise DataError(f"{source.path}: all {rows} rows have bad values; leave out columns of text (--drop)")
 
-    return replace(source, blocks=blocks, n_rows=None)
+    return replace(source, blocks=blocks, n_rows=None, skipped=skipped)
 
 
 # ---------------------------------------------------------------- arrays

@@ -1,11 +1,11 @@
 """Tables, read by pyarrow: text (CSV in its dialects, and the USPS "zip code" digits), Parquet files and folders.
 
-Numeric columns become features (k, d) in their common dtype; at most one column is the target, of numbers or names, and
-one the group, of whole numbers or names. Rows stream by block or row group.
+Numeric columns become features (k, d) in their common dtype; at most one column is the target, of numbers or names, one
+the group and one the ids of the rows, both of whole numbers or names. Rows stream by block or row group.
 
-In text, an invalid number is an error of Arrow's that names row, column and text. Runs of blanks between cells are
-reduced to one before pyarrow reads them. Page checksums of Parquet are verified if the file has them; without them not
-all damage is detected.
+Messages count rows of data from 0, without the header and empty lines. In text, an invalid number is an error of
+Arrow's that names row, column and text. Runs of blanks between cells are reduced to one before pyarrow reads them. Page
+checksums of Parquet are verified if the file has them; without them not all damage is detected.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import hashlib
 import io
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -48,9 +49,11 @@ PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 _DELIMITERS = {",": ",", ";": ";", "\t": "\t", "tab": "\t", "\\t": "\t", " ": " ", "blank": " "}
 _WHOLE_FLOATS = 2**53  # largest whole number exact in float64
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
+_WHOLE_ID = r"^(0|-?[1-9][0-9]{0,17})$"  # the text of an int64 that is written in the same way again
+_ID_NAME = re.compile(r"(?!(?:prediction|decision|std|manifest)$|\.|__)[^/]+")  # names an array beside predictions
 _ADVICE = (
-    "leave out columns of text (--drop COLUMN), or rows with missing or invalid values (--on-bad-rows skip); copy a "
-    "damaged file again"
+    "fill missing values, keep a column of text as the ids (--id-column COLUMN), leave out columns (--drop COLUMN) or "
+    "rows (--on-bad-rows skip); copy a damaged file again"
 )
 _MISSING = ("", "?", "NA", "N/A", "null", "None")  # labels of rows that are left out as bad
 _UNLABELLED = (
@@ -72,12 +75,13 @@ class Columns:
     features: tuple[int, ...]
     target: int | None
     group: int | None
+    id: int | None
     skipped: SkippedRows | None = None  # rows with missing or invalid cells become NaN, and lines are counted
 
     @property
     def read(self) -> list[int]:
-        """Positions of the columns to read: features, then the target, then the group."""
-        others = (self.target, self.group)
+        """Positions of the columns to read: features, then the target, the group and the ids."""
+        others = (self.target, self.group, self.id)
         return [*self.features, *(place for place in others if place is not None)]
 
     @property
@@ -86,20 +90,33 @@ class Columns:
         names = tuple(self.names[place] for place in self.features)
         return {"feature_names": names, "target": "" if self.target is None else self.names[self.target]}
 
+    @property
+    def roles(self) -> dict[str, Any]:
+        """What the columns are, as fields of a `Source`."""
+        labelled, grouped = self.target is not None, self.group is not None
+        return {"labelled": labelled, "grouped": grouped, "id_column": "" if self.id is None else self.names[self.id]}
+
 
 Column = str | int  # a name or a position
 
 
 def choose(
-    path: str, names: Sequence[str], target: Column | None, group: Column | None, drop: Sequence[Column] = ()
+    path: str,
+    names: Sequence[str],
+    target: Column | None = None,
+    group: Column | None = None,
+    id: Column | None = None,
+    drop: Sequence[Column] = (),
+    skipped: SkippedRows | None = None,
 ) -> Columns:
-    """Choose the columns of features, target and group.
+    """Choose the columns of features, target, group and ids.
 
     Parameters
     ----------
     target : name or position (−1: the last); None: the last; "none": no labels
-    group : name or position, or None
+    group, id : name or position, or None
     drop : names or positions of columns to leave out
+    skipped : see `Columns`
     """
     if len(names) > MOST_COLUMNS:
         raise DataError(
@@ -109,17 +126,22 @@ def choose(
         twice, _ = Counter(names).most_common(1)[0]
         raise DataError(f"{path}: two columns are named {twice!r}; rename or remove one")
     dropped = {_find(path, names, column, "--drop") for column in drop}
+    identity = None if id is None else _find(path, names, id, "the ids")
+    if identity is not None and not _ID_NAME.fullmatch(names[identity]):
+        raise DataError(f"{path}: {names[identity]!r} cannot be the name of the ids beside predictions; rename it")
     rest = [place for place in range(len(names)) if place not in dropped]
-    last = rest[-1] if rest else -1
+    last = max((place for place in rest if place != identity), default=-1)
     label = None if target == "none" else _find(path, names, last if target is None else target, "the target")
     grouped = None if group is None else _find(path, names, group, "the groups")
-    if grouped is not None and grouped == label:
-        raise DataError(f"{path}: {names[grouped]!r} is both target and group; name another target")
-    for place in dropped & {label, grouped}:
-        raise DataError(f"{path}: {names[place]!r} is to be left out (--drop), and is the target or the group")
-    features = tuple(place for place in rest if place not in (label, grouped))
+    roles = [place for place in (label, grouped, identity) if place is not None]
+    if len(set(roles)) < len(roles):
+        place, _ = Counter(roles).most_common(1)[0]
+        raise DataError(f"{path}: {names[place]!r} is two of target, group and id; name another column")
+    for place in dropped & set(roles):
+        raise DataError(f"{path}: {names[place]!r} is to be left out (--drop), and is the target, the group or the id")
+    features = tuple(place for place in rest if place not in roles)
     require_features(path, len(features))
-    return Columns(tuple(names), features, label, grouped)
+    return Columns(tuple(names), features, label, grouped, identity, skipped)
 
 
 def _find(path: str, names: Sequence[str], column: str | int, role: str) -> int:
@@ -129,22 +151,37 @@ def _find(path: str, names: Sequence[str], column: str | int, role: str) -> int:
         position = int(column)
     except ValueError:
         there = ", ".join(map(repr, names[:20]))
-        raise DataError(f"{path}: found no column {column!r} for {role}; the columns are {there}") from None
+        advice = "; a table without labels needs --target none" if role == "the target" else ""
+        raise DataError(f"{path}: found no column {column!r} for {role}; the columns are {there}{advice}") from None
     if not -len(names) <= position < len(names):
         raise DataError(f"{path}: found no column {position} for {role}; the columns are 0 to {len(names) - 1}")
     return position % len(names)
 
 
-def _block_of(path: str, start: int, batch: Any, columns: Columns, dtype: np.dtype[Any]) -> Block:
-    """Return the block of an Arrow batch that begins with row `start`, with `columns.read` in that order."""
+def _refuse_text(path: str, columns: Columns, places: Sequence[int]) -> None:
+    """Raise `DataError` if there are columns of features that hold text."""
+    if places:
+        names = [columns.names[place] for place in places[:5]]
+        shown = ", ".join(map(repr, names)) + ", …" * (len(places) > 5)
+        drop = " ".join(f"--drop {shlex.quote(name)}" for name in names)
+        raise DataError(
+            f"{path}: {len(places)} column{'s' * (len(places) > 1)} of text: {shown}; leave them out ({drop}), encode "
+            f"them as in pandas.get_dummies(table, columns={names}, dtype=float), or name one as --target, "
+            "--id-column or --group-column"
+        )
+
+
+def _block_of(path: str, rows: NDArray[Any], batch: Any, columns: Columns, dtype: np.dtype[Any]) -> Block:
+    """Return the block of an Arrow batch with these rows of the file, with `columns.read` in that order."""
     d, missing = len(columns.features), np.zeros(batch.num_rows, bool)
     for place, column in zip(columns.read, batch.columns, strict=True):
         if column.null_count:
             missing |= column.is_null().to_numpy(zero_copy_only=False)
             if columns.skipped is None:
-                row, name = start + int(np.argmax(missing)), columns.names[place]
-                advice = _UNLABELLED if place == columns.target else "missing value; skip it (--on-bad-rows skip)"
-                raise DataError(f"{path}: row {row}, column {name!r}: {advice}")
+                row, name = rows[np.argmax(missing)], columns.names[place]
+                missed = "missing value; fill it, or skip such rows (--on-bad-rows skip)"
+                advice = _UNLABELLED if place == columns.target else missed
+                raise DataError(f"{path}: row {row} (from 0), column {name!r}: {advice}")
     x = np.empty((batch.num_rows, d), dtype)
     for j in range(d):
         x[:, j] = values = batch.column(j).to_numpy(zero_copy_only=False)
@@ -152,27 +189,38 @@ def _block_of(path: str, start: int, batch: Any, columns: Columns, dtype: np.dty
         if values.dtype.kind in "iu" and values.dtype.itemsize == 8 and dtype.kind == "f":
             beyond = (values > _WHOLE_FLOATS) | (values < -_WHOLE_FLOATS)
             if beyond.any():
-                row, name = int(np.argmax(beyond)), columns.names[columns.features[j]]
+                place, name = int(np.argmax(beyond)), columns.names[columns.features[j]]
                 raise DataError(
-                    f"{path}: row {start + row}, column {name!r}: expected {dtype}, the common dtype of the columns, "
-                    f"found {values[row]}; remove the column, or name it as group or target"
+                    f"{path}: row {rows[place]} (from 0), column {name!r}: expected {dtype}, the common dtype of the "
+                    f"columns, found {values[place]}; name it as id, group or target, or leave it out (--drop)"
                 )
     if missing.any():
         x[missing] = np.nan
-    y = None if columns.target is None else _labels(batch.column(d))
+    others = {place: batch.column(d + k) for k, place in enumerate(columns.read[d:])}
+    y = None if columns.target is None else _labels(others[columns.target])
+    ids = None if columns.id is None else _ids(others[columns.id])
     if columns.group is None:
-        return x, y
-    groups = [str(value).strip() for value in batch.column(batch.num_columns - 1).to_pylist()]
+        return x, y, None, ids
+    groups = [str(value).strip() for value in others[columns.group].to_pylist()]
     # whole numbers are kept, names become 63 bits of their BLAKE2b
     hashed = (int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1 for name in groups)
-    ids = (int(name) if _WHOLE.fullmatch(name) else code for name, code in zip(groups, hashed, strict=True))
-    return x, y, np.array(list(ids), np.int64)
+    codes = (int(name) if _WHOLE.fullmatch(name) else code for name, code in zip(groups, hashed, strict=True))
+    return x, y, np.array(list(codes), np.int64), ids
 
 
 def _labels(column: Any) -> NDArray[Any]:
     values = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
     labels = values.to_numpy(zero_copy_only=False)
     return np.asarray(labels if labels.dtype.kind != "O" else labels.astype(np.str_))
+
+
+def _ids(column: Any) -> NDArray[Any]:
+    """Return ids as int64 if all are whole numbers in their usual form, else as text; 0 or "" if missing."""
+    pa, compute = _arrow(), _arrow("pyarrow.compute")
+    texts = column.cast(pa.string())
+    whole = compute.all(compute.match_substring_regex(texts, _WHOLE_ID)).as_py()
+    texts = compute.fill_null(texts, "0" if whole else "")
+    return np.asarray(texts.cast(pa.int64()) if whole else np.array(texts.to_pylist(), np.dtypes.StringDType()))
 
 
 # ---------------------------------------------------------------- text
@@ -205,15 +253,17 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
     kinds = dict.fromkeys(order, pa.string()) | {names[column]: pa.float64() for column in numbers}
     longest_line = max(map(len, _first_lines(path)))
 
-    def skip_line(line: Any) -> str:
-        if columns.skipped is None:
-            return "error"
-        columns.skipped.add(path, "line", [line.number])
-        return "skip"
-
     def blocks() -> Iterator[Block]:
-        start, named = 0, False
-        with open_stream(path) as stream, reading(path), _reading_arrow(path, columns.names):
+        start, named, omitted = 0, False, list[int]()  # omitted: rows of other cells, from `start` on
+
+        def skip_line(line: Any) -> str:
+            if columns.skipped is None:
+                return "error"
+            omitted.append(line.number - 1 - header)
+            columns.skipped.add(path, omitted[-1:])
+            return "skip"
+
+        with open_stream(path) as stream, reading(path), _reading_arrow(path, columns.names, 1 + header):
             handle = io.BufferedReader(_OneBlank(stream.handle)) if delimiter == " " else stream.handle
             size = max(READ_BYTES, 8 * longest_line)
             reader = csv_of.open_csv(
@@ -223,6 +273,9 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
                 csv_of.ConvertOptions(column_types=kinds, include_columns=list(kinds), null_values=[]),
             )
             for batch in (batch.select(order) for batch in reader if batch.num_rows):
+                rows = np.arange(start, start + batch.num_rows)
+                if omitted:
+                    rows += np.searchsorted(np.array(omitted) - np.arange(len(omitted)), rows, side="right")
                 if columns.skipped is not None:
                     cells = [_numbers_or_none(column) for column in batch.columns[:place]]
                     batch = pa.record_batch([*cells, *batch.columns[place:]], names=order)
@@ -230,13 +283,18 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
                     texts = compute.utf8_trim_whitespace(batch.column(place))
                     if columns.skipped is not None:
                         texts = compute.if_else(compute.is_in(texts, pa.array(_MISSING)), None, texts)
-                    labels, named = _numbers_or_names(path, start, texts, named)
+                    labels, named = _numbers_or_names(path, rows, texts, named)
                     batch = batch.set_column(place, "target", labels)
-                yield _block_of(path, start, batch, columns, np.dtype(dtype))
-                start += batch.num_rows
+                if columns.id is not None:
+                    texts = compute.utf8_trim_whitespace(batch.column(batch.num_columns - 1))
+                    texts = compute.if_else(compute.equal(texts, ""), None, texts)
+                    batch = batch.set_column(batch.num_columns - 1, "id", texts)
+                block = _block_of(path, rows, batch, columns, np.dtype(dtype))
+                yield block if columns.skipped is None else (*block, rows)
+                start = int(rows[-1]) + 1
+                omitted[:] = [row for row in omitted if row >= start]
 
-    labelled, grouped = columns.target is not None, columns.group is not None
-    return Source(format, path, place, np.dtype(dtype), blocks, None, labelled, grouped, files=(path,))
+    return Source(format, path, place, np.dtype(dtype), blocks, files=(path,), **columns.roles)
 
 
 def _numbers_or_none(texts: Any) -> Any:
@@ -247,26 +305,30 @@ def _numbers_or_none(texts: Any) -> Any:
     return pa.array([number_in(text) for text in texts.to_pylist()], pa.float64())
 
 
-def _numbers_or_names(path: str, start: int, texts: Any, named: bool) -> tuple[Any, bool]:
+def _numbers_or_names(path: str, rows: NDArray[Any], texts: Any, named: bool) -> tuple[Any, bool]:
     """Return labels as float64, or as text if they are names; `named`: earlier ones were names."""
     pa, compute = _arrow(), _arrow("pyarrow.compute")
     if not named:
         with contextlib.suppress(pa.ArrowInvalid):
             return texts.cast(pa.float64()), False
     if (empty := compute.index(texts, "").as_py()) >= 0:
-        raise DataError(f"{path}: row {start + empty}: {_UNLABELLED}")
+        raise DataError(f"{path}: row {rows[empty]} (from 0): {_UNLABELLED}")
     for text in compute.unique(texts.drop_null()).to_pylist():
         if number_in(text) is not None and text != "-1":
-            row = start + compute.index(texts, text).as_py()
+            row = rows[compute.index(texts, text).as_py()]
             raise DataError(
-                f"{path}: row {row}: found the label {text!r} among names; write all labels as numbers or all as names"
+                f"{path}: row {row} (from 0): found the label {text!r} among names; write all labels as numbers or all "
+                "as names"
             )
     return texts, True
 
 
 @contextlib.contextmanager
-def _reading_arrow(path: str, names: Sequence[str] = ()) -> Iterator[None]:
-    """Turn Arrow's errors about a file into a DataError, with row and column if known, the latter by name."""
+def _reading_arrow(path: str, names: Sequence[str] = (), first: int = 1) -> Iterator[None]:
+    """Turn Arrow's errors about a file into a DataError, with row and column if known, the latter by name.
+
+    `first` is the number that Arrow gives the first row of data.
+    """
     try:
         yield
     except BigKernelError:
@@ -274,18 +336,12 @@ def _reading_arrow(path: str, names: Sequence[str] = ()) -> Iterator[None]:
     except (_arrow().ArrowException, OSError, ValueError) as error:
         reason = str(error).strip().rstrip(".")
         reason = re.sub(r"CSV column #(\d+)", lambda match: f"column {names[int(match[1])]!r}", reason)
+        reason = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - first} (from 0)", reason)
         raise DataError(f"{path}: cannot be read as a table of numbers: {reason}; {_ADVICE}") from error
 
 
 def read_csv(
-    path: str,
-    *,
-    target: str | int | None = None,
-    delimiter: str | None = None,
-    header: bool | str = "auto",
-    group: str | int | None = None,
-    drop: Sequence[str | int] = (),
-    skipped: SkippedRows | None = None,
+    path: str, *, delimiter: str | None = None, header: bool | str = "auto", target: Column | None = None, **others: Any
 ) -> Source:
     """Open a table in UTF-8 text, gzip or plain.
 
@@ -293,8 +349,7 @@ def read_csv(
 
     Parameters
     ----------
-    target, group, drop : see `choose`
-    skipped : see `Columns`
+    target, others : see `choose`
     delimiter : "," ";" "tab" "blank"; None: detected from the first lines
     header : True, False; "auto": line 1 is a header if none of its cells is a number
     """
@@ -309,7 +364,10 @@ def read_csv(
     if len(first) == 1 and target is None:
         raise DataError(f"{path}: line 1: expected several columns, found one; set target='none'")
     names = [cell if headed and cell else f"column {place}" for place, cell in enumerate(first)]
-    columns = replace(choose(path, names, target, group, drop), skipped=skipped)
+    columns = choose(path, names, target, **others)
+    rows = [_cells(line, separator) for line in lines[int(headed) :]]
+    cells = {place: {row[place] for row in rows if len(row) > place} - {*_MISSING} for place in columns.features}
+    _refuse_text(path, columns, [place for place, texts in cells.items() if texts and not any(map(_is_number, texts))])
     source = _text_source("csv", path, columns, separator, headed, np.float64)
     return replace(source, **columns.named) if headed else source
 
@@ -323,7 +381,7 @@ def read_usps(path: str) -> Source:
     count = len(lines[0].split())
     if count != USPS_FEATURES + 1:
         raise DataError(f"{path}: line 1: expected a digit and {USPS_FEATURES} grey values, found {count} columns")
-    columns = choose(path, [f"column {place}" for place in range(count)], 0, None)
+    columns = choose(path, [f"column {place}" for place in range(count)], 0)
     return replace(_text_source("usps", path, columns, " ", False, np.float32), image_shape=(16, 16))
 
 
@@ -331,6 +389,11 @@ def recognises_usps(head: bytes) -> bool:
     """Return True if the first line is 257 blank-separated numbers, of which the first is integral."""
     values = [number_in(cell) for cell in head.split(b"\n", 1)[0].decode("latin-1").split()]
     return len(values) == USPS_FEATURES + 1 and None not in values and (values[0] or 0.0).is_integer()
+
+
+def _is_number(cell: str) -> bool:
+    """Return whether a cell is a number, also one with a decimal comma, which is an error but no name."""
+    return number_in(cell.replace(",", ".")) is not None
 
 
 def _first_lines(path: str) -> list[str]:
@@ -366,18 +429,10 @@ def _sniff(lines: list[str]) -> str:
 # ---------------------------------------------------------------- Parquet
 
 
-def read_parquet(
-    path: str,
-    *,
-    target: Column | None = None,
-    group: Column | None = None,
-    drop: Sequence[Column] = (),
-    skipped: SkippedRows | None = None,
-) -> Source:
+def read_parquet(path: str, **options: Any) -> Source:
     """Open a Parquet file, or a folder of files in natural order of their names (without hidden ones and `_…`).
 
-    Index columns of pandas (`__index_level_0__`) are left out. `target`, `group`, `drop`: see `choose`; `skipped`:
-    see `Columns`.
+    Index columns of pandas (`__index_level_0__`) are left out. `options` are those of `choose`.
     """
     files, n_rows, schema = _files(path), 0, None
     for name in files:
@@ -390,11 +445,14 @@ def read_parquet(
             n_rows += file.metadata.num_rows
     assert schema is not None
     names = [field.name for field in schema if not _PANDAS_INDEX.fullmatch(field.name)]
-    columns = replace(choose(path, names, target, group, drop), skipped=skipped)
+    columns = choose(path, names, **options)
+    _refuse_text(path, columns, [place for place in columns.features if _is_text(schema.field(names[place]).type)])
     dtype = np.result_type(*(_dtype(files[0], schema.field(names[place])) for place in columns.features))
-    dtype = dtype if skipped is None else np.result_type(dtype, np.float32)
+    dtype = dtype if columns.skipped is None else np.result_type(dtype, np.float32)
     if columns.target is not None:
         _dtype(files[0], schema.field(names[columns.target]), text=True)
+    if columns.id is not None and _dtype(files[0], schema.field(names[columns.id]), text=True).kind not in "iuU":
+        raise DataError(f"{path}: column {names[columns.id]!r}: expected whole numbers or text as ids")
     order, step = [names[place] for place in columns.read], block_rows(len(columns.features) * dtype.itemsize)
 
     def blocks() -> Iterator[Block]:
@@ -402,16 +460,16 @@ def read_parquet(
             with _opened(name) as file:
                 start = 0
                 for batch in file.iter_batches(step, columns=order, use_threads=False):
-                    yield _block_of(name, start, batch.select(order), columns, dtype)
+                    rows = np.arange(start, start + batch.num_rows)
+                    yield _block_of(name, rows, batch.select(order), columns, dtype)
                     start += batch.num_rows
                 if start != file.metadata.num_rows:
                     raise DataError(
                         f"{name}: expected {file.metadata.num_rows} rows as in the footer, found {start}; {AGAIN}"
                     )
 
-    labelled, grouped = columns.target is not None, columns.group is not None
-    known = {"files": () if os.path.isdir(path) else files, **columns.named}
-    return Source("parquet", path, len(columns.features), dtype, blocks, n_rows, labelled, grouped, **known)
+    known = {"files": () if os.path.isdir(path) else files, **columns.named, **columns.roles}
+    return Source("parquet", path, len(columns.features), dtype, blocks, n_rows, **known)
 
 
 def _files(path: str) -> tuple[str, ...]:
@@ -440,11 +498,17 @@ def _opened(path: str) -> Iterator[Any]:
         yield file
 
 
+def _is_text(kind: Any) -> bool:
+    """Return whether a type of Arrow is text, or categories of text."""
+    types = _arrow("pyarrow.types")
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
 def _dtype(path: str, field: Any, *, text: bool = False) -> np.dtype[Any]:
     """Return the dtype of a column of numbers, or of labels with `text`."""
     types = _arrow("pyarrow.types")
-    kind = field.type.value_type if types.is_dictionary(field.type) else field.type
-    if text and (types.is_string(kind) or types.is_large_string(kind)):
+    if text and _is_text(field.type):
         return np.dtype(np.str_)
     if types.is_boolean(field.type):
         return np.dtype(np.uint8)
@@ -452,6 +516,6 @@ def _dtype(path: str, field: Any, *, text: bool = False) -> np.dtype[Any]:
         dtype: np.dtype[Any] = np.dtype(field.type.to_pandas_dtype())
         return dtype
     raise DataError(
-        f"{path}: column {field.name!r}: expected numbers, found {field.type}; name it as target or group, leave "
+        f"{path}: column {field.name!r}: expected numbers, found {field.type}; name it as target, group or id, leave "
         "it out (--drop), or convert it to numbers"
     )

@@ -70,7 +70,7 @@ function tilesOf(figures) {
     `estimated rounding error of predictions, relative (limit: ${number(state.run.error_limit)})`]);
   const sweeps = state.jobs.flatMap((job) => job.sweeps);
   if (sweeps.length) tiles.push([count(Math.max(...sweeps.map((sweep) => sweep.rows))), "rows"]);
-  tiles.push([duration(sum(state.jobs.map((job) => job.elapsed_seconds))), state.jobs.length > 1
+  tiles.push([duration(sum(state.jobs.map((job) => job.elapsed_seconds))), state.jobs.filter(ran).length > 1
     ? "running time of all attempts" : "running time"]);
   return tiles;
 }
@@ -80,7 +80,7 @@ const scoredRows = (score) => ({ training: "training rows", "held-out": "held-ou
 function outcome(run, figures) {
   const kept = run.segments ? `${count(run.segments_done)} of ${count(run.segments)} segments are kept`
     : "nothing was kept";
-  const attempts = state.jobs.length > 1 ? `in ${count(state.jobs.length)} attempts` : "in 1 attempt";
+  const tries = state.jobs.filter(ran).length, attempts = tries > 1 ? `in ${count(tries)} attempts` : "in 1 attempt";
   const summary = run.state === "finished" ? attempts : kept;
   const nodes = [div("line", badge(run.state, run.state),
     text("span", summary), text("span", run.path, "note")),

@@ -238,14 +238,20 @@ function card(job, chosen) {
   return node;
 }
 
+// Whether a job began to work: one that is refused, as its run directory holds another job, has no sweep.
+const ran = (job) => job.sweeps.length > 0 || job.state !== "failed";
+
 function jobs(chosen) {
   const open = state.jobs.filter((job) => job.state === "running");
   const first = open.length ? open : state.jobs.slice(0, 1), past = state.jobs.slice(first.length);
   const nodes = first.map((job) => card(job, chosen));
   if (past.length) {
+    const tries = past.filter(ran).length, refused = past.length - tries;
+    const named = [tries ? `${tries} earlier attempt${tries > 1 ? "s" : ""}` : "",
+      refused ? `${refused} refused` : ""].filter(Boolean).join(", ");
     const unfolded = at("past")?.open ?? past.some((job) => job.id === chosen);
     nodes.push(make("details", { id: "past", open: unfolded },
-      text("summary", `${past.length} earlier ${live ? "jobs" : past.length > 1 ? "attempts" : "attempt"}`),
+      text("summary", live ? `${past.length} earlier jobs` : named),
       ...past.slice(0, 50).map((job) => card(job, chosen))));
   }
   return nodes;

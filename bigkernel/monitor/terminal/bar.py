@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
@@ -21,6 +22,7 @@ from bigkernel.data.visible import log_of, visible
 from bigkernel.events.board import Board
 from bigkernel.events.job import (
     Event,
+    Figures,
     Incident,
     JobStarted,
     Note,
@@ -32,12 +34,48 @@ from bigkernel.events.job import (
     observe,
 )
 from bigkernel.events.progress import Progress
+from bigkernel.html import duration
 from bigkernel.monitor.terminal import live as lines
 
 _LINE_SECONDS = 10.0  # seconds between plain lines
 _QUIET_SECONDS = 0.5
+_LEAST_SHARE = 0.02  # of a search, from which on its remaining time is estimated
 _REFRESHES = 4  # updates of the bar per second
 _log = log_of(__name__)
+
+
+@dataclass(eq=False)
+class _Search:
+    """The sweeps of a search: how many are planned, with how many flops, and how far they are."""
+
+    count: int
+    flops: float
+    begun: float
+    number: int = 0  # of the present sweep
+    before: float = 0.0  # flops of those before it
+    own: float = 0.0  # of the present one
+    resumed: bool = False
+
+    def begin(self, event: SweepStarted) -> None:
+        """Begin the next sweep."""
+        self.number, self.before, self.own = self.number + 1, self.before + self.own, event.plan.flops
+        self.resumed |= event.resumed > 0
+
+    @property
+    def place(self) -> str:
+        """Which sweep runs; sweeps in another precision are not planned."""
+        return f"sweep {self.number}" + (f" of {self.count}" if self.number <= self.count else "")
+
+    def share(self, sweep: lines.Data) -> float:
+        """Return the share of the planned flops that is done."""
+        own = self.own * float(sweep["rows_done"] + sweep["rows_under_way"]) / max(1, int(sweep["rows"]))
+        return (self.before + own) / max(1.0, self.flops, self.before + self.own)
+
+    def left(self, sweep: lines.Data, now: float) -> str:
+        """Return the remaining time of all sweeps at the mean rate so far, or "" if it is not known."""
+        share = self.share(sweep)
+        known = share >= _LEAST_SHARE and self.number <= self.count and not self.resumed
+        return f"{duration((now - self.begun) * (1 / share - 1))} left in all" if known else ""
 
 
 class _Display:
@@ -50,6 +88,7 @@ class _Display:
         self._failed = False
         self._lock = threading.Lock()  # the line is drawn by another thread
         self._sweep: Progress | None = None
+        self._search: _Search | None = None
         self._board, self._scope = Board(), Scope()
         self._step: Step | None = None
         self._begun = self._printed = time.monotonic()
@@ -72,11 +111,15 @@ class _Display:
         now = time.monotonic()
         if isinstance(event, Step):
             self._step = event
+        elif isinstance(event, Figures) and event.name == "sweeps" and event.values["count"] > 1:
+            self._search = _Search(event.values["count"], event.values["flops"], now)
         elif isinstance(event, SweepStarted):
             self._board, self._scope, self._step = Board(), Scope(sweep=event.token), None
             for each in (JobStarted(event.what), event):
                 self._board.apply(message_of(each, self._scope.job, event.token), now)
             self._sweep = self._board.jobs[self._scope.job].sweeps[event.token]
+            if self._search is not None:
+                self._search.begin(event)
         elif self._sweep is not None:
             self._board.apply(message_of(event, self._scope.job, self._scope.sweep), now)
 
@@ -114,7 +157,12 @@ class _Display:
     def _sentence(self, now: float) -> str:
         if self._step is not None:
             return lines.step_sentence(vars(self._step))
-        return lines.sentence(self._sweep.snapshot(now)) if self._sweep is not None else ""
+        if self._sweep is None:
+            return ""
+        sweep, search = self._sweep.snapshot(now), self._search
+        if search is None:
+            return lines.sentence(sweep)
+        return ", ".join(filter(None, [search.place, lines.sentence(sweep), search.left(sweep, now)]))
 
     def _bar(self) -> RenderableType:
         """Draw the line in a separate thread; after a failure, which is logged once, it stops."""
@@ -124,7 +172,12 @@ class _Display:
                 if not self._failed and step is not None:
                     return lines.step_bar(vars(step), width)
                 if not self._failed and sweep is not None:
-                    return lines.sweep_bar(sweep.snapshot(time.monotonic()), width)
+                    now = time.monotonic()
+                    of_sweep = sweep.snapshot(now)
+                    if (search := self._search) is None:
+                        return lines.sweep_bar(of_sweep, width)
+                    texts = [search.place, search.left(of_sweep, now), *lines.figures(of_sweep)]
+                    return lines.bar(sweep.what, search.share(of_sweep), list(filter(None, texts)), width)
                 return ""
         except Exception as error:
             self._failed = True
