@@ -14,7 +14,8 @@ from typing import TypeVar, cast
 
 import dask
 import numpy as np
-from distributed import Client, Future
+from distributed import Client, Future, Scheduler
+from distributed import wait as wait_for
 
 from bigkernel.arrays import Array
 from bigkernel.data.run_directory import ArrayRef, detach
@@ -39,6 +40,7 @@ from bigkernel.streaming.plan import Merge, Segment, leaf
 BATCH = 512  # most tasks in one message to the scheduler
 PULSES_PER_SECOND = 200  # of all workers together: each takes the scheduler about 0.2 ms
 REPLICATE_SECONDS = 30.0  # most seconds for landmarks to reach every worker before the first task
+HOME_SECONDS = 10.0  # most seconds to assign segments to workers
 TASK_SECONDS = 10.0  # most seconds of a task with several segments
 _FLOPS_PER_SECOND = 1e11
 _BYTES_PER_SECOND = 5e8  # bytes of rows, decoded
@@ -131,11 +133,41 @@ class _Tasks:
         pieces = [rows.restrict(some[0].start, some[-1].stop) for some in segments]
         shared, ancestors = [self._shared] * len(names), [self._schedule.ancestors[node] for node in names]
         if not rows.persisted or not names:
-            merges = [subtree.merges for subtree in subtrees]
-            return self._submit(run_subtree, "segment", names, shared, pieces, segments, merges, ancestors)
+            merges, homes = [subtree.merges for subtree in subtrees], self._homes(subtrees)
+            return self._submit(run_subtree, "segment", names, shared, pieces, segments, merges, ancestors, homes)
         plain, lazy, held = zip(*(_split_dask_arrays(piece, self._client) for piece in pieces), strict=True)
         columns = shared, plain, [one for (one,) in segments], ancestors, lazy, *zip(*held, strict=True)
         return self._submit(run_held, "segment", names, *columns)
+
+    def _homes(self, subtrees: Sequence[Subtree]) -> Sequence[Future | None]:
+        """Return a future for each subtree, whose worker keeps its blocks, so that later sweeps run there again.
+
+        Dask prefers the worker that holds an input of a task, gives the task to another one that is idle, and computes
+        the input again if its worker is lost.
+        """
+        owner, kept = self._work.spec.owner, self._task.kept_bytes
+        if not owner or not kept:
+            return [None] * len(subtrees)
+        homes = HOMES.setdefault(owner, {})
+        new = [subtree for subtree in subtrees if subtree.segments[0].index not in homes]
+        if new:
+            workers = [*self._client.scheduler_info(n_workers=-1)["workers"]]
+            row_bytes = self._schedule.plan.kept_bytes // max(1, self._schedule.plan.n_rows)
+            made = []
+            for place, subtree in enumerate(sorted(new, key=lambda subtree: subtree.segments[0].index)):
+                rows = subtree.segments[-1].stop - subtree.segments[0].start
+                key = f"bigkernel-home-{owner}-{subtree.node}"
+                worker = workers[place * len(workers) // len(new)]
+                made.append(
+                    self._client.submit(
+                        Home, rows * row_bytes, key=key, workers=[worker], allow_other_workers=True, priority=4
+                    )
+                )
+                homes.update(dict.fromkeys((segment.index for segment in subtree.segments), made[-1]))
+            wait_for(made, timeout=HOME_SECONDS)
+            # a task that may only run on certain workers is never computed again once all of these are lost
+            self._client.run_on_scheduler(_unbind, [future.key for future in made])
+        return [homes[subtree.segments[0].index] for subtree in subtrees]
 
     def _begin_merges(
         self, tasks: Sequence[tuple[Merge, ...]], nodes: dict[str, Future | Partial], with_receipts: bool
@@ -227,6 +259,26 @@ class _Tasks:
             return None, replace(receipt, resumed=False)
         total, receipt, *_ = cast(Partial | Bundled, watch.result(future, node, self._run))
         return total, receipt
+
+
+@dataclass(frozen=True)
+class Home:
+    """The place of the blocks of some segments; its size, which is that of the blocks, keeps Dask from moving it."""
+
+    nbytes: int
+
+    def __sizeof__(self) -> int:
+        return self.nbytes
+
+
+HOMES: dict[str, dict[int, Future]] = {}  # by owner of blocks and segment
+
+
+def _unbind(keys: list[str], dask_scheduler: Scheduler | None = None) -> None:
+    assert dask_scheduler is not None
+    for key in keys:
+        if key in dask_scheduler.tasks:
+            dask_scheduler.tasks[key].worker_restrictions = set()
 
 
 def _given(task: SweepTask) -> SweepTask:

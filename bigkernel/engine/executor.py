@@ -53,6 +53,12 @@ class SweepSpec:
     threads: int  # threads of this process, each with one segment
     location: RunLocation | None  # None: nothing is written
 
+    @property
+    def owner(self) -> str:
+        """Owner of the blocks that processes keep; empty if they keep none."""
+        features = getattr(self.statistic, "features", None)
+        return features.owner if isinstance(features, KeptMap) else ""
+
     def slots(self) -> tuple[int, int]:
         """Return the current number of workers, and of concurrent tasks on all of them."""
         if self.client is None:

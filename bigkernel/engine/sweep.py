@@ -31,7 +31,7 @@ import bigkernel
 from bigkernel.config import Settings, settings
 from bigkernel.data.fingerprint import described, fingerprint
 from bigkernel.data.run_directory import Run, detach
-from bigkernel.engine.dask_executor import run_on_cluster
+from bigkernel.engine.dask_executor import HOMES, run_on_cluster
 from bigkernel.engine.executor import RunLocation, RunningSweep, SweepSpec, local_memory, run_locally, schedule
 from bigkernel.engine.preflight import check_cluster, require_disk
 from bigkernel.engine.process import blas_threads, processors
@@ -206,6 +206,7 @@ def keeping_blocks(features: BlockMap, rows: Rows, *, reserved_bytes: int = 0) -
         yield kept
     finally:
         BLOCKS.release(kept.owner)
+        HOMES.pop(kept.owner, None)
         if isinstance(client := choose_executor(rows), Client):
             with suppress(Exception):  # workers that are lost, or do not answer, release them before the next sweep
                 client.run(_release, kept.owner, on_error="ignore", callback_timeout=settings().stall_seconds)
@@ -228,11 +229,10 @@ def run_sweep(spec: SweepSpec) -> Swept:
         task, require_lock = SweepTask(spec.statistic, spec.config.block_rows, retries=spec.config.retries), None
         if spec.location is not None:
             task, require_lock = stack.enter_context(_open_run(spec, spec.location, scope))
-        owner = getattr(getattr(spec.statistic, "features", None), "owner", "")
         announced, kept = (
             local_memory(spec)
             if spec.client is None
-            else check_cluster(spec.client, spec.rows, spec.plan, spec.config, task.run, owner)
+            else check_cluster(spec.client, spec.rows, spec.plan, spec.config, task.run, spec.owner)
         )
         task = replace(task, kept_bytes=kept)
         scope.sweep = token = uuid.uuid4().hex[:12]

@@ -208,13 +208,19 @@ def _inputs(
 
 
 def run_subtree(
-    task: SweepTask, rows: Rows, segments: Sequence[Segment], merges: Sequence[Merge], ancestors: tuple[str, ...] = ()
+    task: SweepTask,
+    rows: Rows,
+    segments: Sequence[Segment],
+    merges: Sequence[Merge],
+    ancestors: tuple[str, ...] = (),
+    home: object = None,
 ) -> Bundled:
     """Run segments in order, each by `run_segment`, and merge two as soon as both are there.
 
     `merges` are those of the tree over these segments, children before parents; `ancestors` are the nodes that contain
     all of them. So few partials wait: one on each level, as many as `Plan.task_bytes` counts. One task replaces
-    several, as each costs the scheduler time. Between segments `Reschedule` ends a task that nobody waits for.
+    several, as each costs the scheduler time. `home` is an input for the sake of the worker that holds it. Between
+    segments `Reschedule` ends a task that nobody waits for.
     """
     above, merge_of = ancestors_of(merges, ancestors), {right: merge for merge in merges for right in merge[2:]}
     consuming, held, receipts = replace(task, consumes=True), dict[str, Partial](), list[Receipt]()

@@ -56,6 +56,7 @@ from bigkernel.estimators.precision import (
 )
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap
+from bigkernel.kernels.kept_blocks import KeptMap
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import ENOUGH, Errors, SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
@@ -403,10 +404,21 @@ def fit_moments(
 
 
 def sum_up(
-    method: Method[R, S], data: Training, basis: Columns, whitening: Whitening | None = None, *, what: str = "moments"
+    method: Method[R, S],
+    data: Training,
+    basis: Columns,
+    whitening: Whitening | None = None,
+    *,
+    what: str = "moments",
+    kept: KeptMap | None = None,
 ) -> tuple[Problem, Report]:
-    """Sum up the rows by a sweep, and return the problem and the report; with a whitening, rounding is probed."""
+    """Sum up the rows by a sweep, and return the problem and the report; with a whitening, rounding is probed.
+
+    `kept`: the map of the basis, if later sweeps use its blocks again.
+    """
     statistic = with_folds(method, method.statistic(basis, data.targets))
+    if kept is not None:
+        statistic = replace(statistic, features=replace(kept, shift=statistic.features.shift_of(0)))
     swept = probed_sweep(data.rows, statistic, whitening, what=what)
     report = swept.report()
     require_some(data.rows, skipped(report))

@@ -16,7 +16,7 @@ from sklearn.utils._param_validation import Interval
 
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.engine.sweep import keeping_blocks, plan_sweep, sweep
 from bigkernel.errors import AccuracyWarning, ConfigError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, every_row_choice, set_parameters
 from bigkernel.estimators.calibration import with_sweeps
@@ -28,6 +28,7 @@ from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice
 from bigkernel.estimators.precision import whitened
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.kept_blocks import KeptMap, SolverMap
 from bigkernel.solvers.logistic import Bound, Point, descend
 from bigkernel.solvers.penalty_grid import SolveSettings
 from bigkernel.solvers.ridge import factorize
@@ -57,6 +58,7 @@ class _System:
     Attributes
     ----------
     method, rows, targets, problem, whitening : of the fit
+    features : the map of the basis, whose blocks may be kept between sweeps
     small : the moments in these coordinates
     alpha : of both columns together, where there are two classes
     seconds : of each sweep
@@ -67,6 +69,7 @@ class _System:
     targets: Targets
     problem: Problem
     whitening: Whitening
+    features: SolverMap
     small: Reduced
     alpha: float
     seconds: list[float] = field(default_factory=list)
@@ -97,9 +100,9 @@ class _System:
     def evaluate(self, theta: Array) -> tuple[float, Array]:
         """Sweep for the objective at Θ and its gradient."""
         number = len(self.seconds)
-        features, (coef, intercept) = self.problem.basis.features(), self.coefficients(theta)
+        coef, intercept = self.coefficients(theta)
         step = f"{number} of alpha={self.method.alpha!r}, tol={self.method.tol!r}"  # by which a run knows the sweep
-        statistic = SoftmaxStatistic(features, self.targets, coef, intercept, step)
+        statistic = SoftmaxStatistic(self.features, self.targets, coef, intercept, step)
         swept = sweep(self.rows, statistic, what=f"logistic-{number}")
         self.seconds.append(swept.seconds)
         total, W = swept.total, theta[:-1]
@@ -131,13 +134,17 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
     def fit(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> IterativeFit:
         basis, whitening, diagnostics = whitened(self.whiten, basis, choose=columns.dtype == "auto")
         diagnostics.warn()
-        problem, report = sum_up(self, data, basis)
+        with keeping_blocks(basis.features(), data.rows, reserved_bytes=4 * 8 * basis.width**2) as features:
+            return self._fit_by_sweeps(data, basis, whitening, features)
+
+    def _fit_by_sweeps(self, data: Training, basis: Columns, whitening: Whitening, features: KeptMap) -> IterativeFit:
+        problem, report = sum_up(self, data, basis, kept=features)
         problem.require_labels()
         *_, small = reduce_and_centre(problem.moments, whitening, fit_intercept=True)
         c = len(small.target_mean)
         # with two classes, scikit-learn's single column is the difference of ours, whose squares are half of its
         alpha = float(self.alpha) * (2 if c == 2 else 1)
-        system = _System(self, data.rows, self.classes(data.targets), problem, whitening, small, alpha)
+        system = _System(self, data.rows, self.classes(data.targets), problem, whitening, features, small, alpha)
         with np.errstate(all="ignore"):  # `finite` checks the solution
             shares, end = self._descend(system)
             coef, intercept = system.coefficients(end.theta)

@@ -124,7 +124,9 @@ SolverMap = BlockMap | KeptMap
 
 
 def _bounds(block: slice | Array) -> tuple[int, int] | tuple[str]:
-    """Return the rows of a block in a chunk as a short key."""
+    """Return the rows of a block in a chunk, rising, as a short key."""
     if isinstance(block, slice):
         return block.start, block.stop
+    if len(block) and block[-1] - block[0] == len(block) - 1:
+        return int(block[0]), int(block[-1]) + 1
     return (hashlib.blake2b(np.ascontiguousarray(block).tobytes(), digest_size=16).hexdigest(),)
