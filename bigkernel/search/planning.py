@@ -66,9 +66,8 @@ class Prepared:
         if self.wrapper is None:
             return model
         wrapper = self.wrapper.set_params(regressor=clone(model))
-        wrapper.regressor_ = model
-        if hasattr(model, "feature_names_in_"):
-            wrapper.feature_names_in_ = model.feature_names_in_
+        names = {"feature_names_in_": model.feature_names_in_} if hasattr(model, "feature_names_in_") else {}
+        vars(wrapper).update(names, regressor_=model)  # the attributes of scikit-learn's own fit
         return wrapper
 
 

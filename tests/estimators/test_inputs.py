@@ -239,7 +239,7 @@ def test_overwrite_refuses_other_directories(build, tmp_path):
 
 def test_chunks_of_unequal_size_are_refused_before_any_work(tmp_path):
     lazy = da.from_array(X, chunks=((10, 90, 50), D))
-    with pytest.raises(DataError, match="expected 10 rows in chunk 1, found 90"):
+    with pytest.raises(DataError, match="expected 10 rows in chunk 1"):
         Ridge().fit(X, y).predict_to(lazy, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
