@@ -63,6 +63,7 @@ class Swept:
     merge_seconds: float = 0.0  # seconds of all merges together
     planned_bytes: int = 0  # planned peak of a process that runs tasks, given what it held before the first one
     blas_threads: int = 0  # BLAS threads of the driver, which solves from the total
+    kept_bytes: int = 0  # most bytes of blocks that a process keeps for later sweeps
 
     def report(self) -> dict[str, object]:
         """Return the figures of the sweep as plain data.
@@ -84,6 +85,7 @@ class Swept:
             "gflops_per_second": flops / max(self.seconds, 1e-9) / 1e9,
             "peak_bytes": max((receipt.peak_bytes for receipt in self.receipts), default=0),
             "planned_bytes": self.planned_bytes,
+            **({"kept_bytes": self.kept_bytes} if self.plan.kept_bytes else {}),
             "driver_blas_threads": self.blas_threads,
             "skipped_rows": sum(receipt.skipped for receipt in self.receipts),
             **{name: [incident.kind for incident in self.incidents].count(kind) for name, kind in _COUNTED.items()},
@@ -261,6 +263,7 @@ def run_sweep(spec: SweepSpec) -> Swept:
         merged,
         announced,
         max(blas_threads().values(), default=0),
+        kept,
     )
 
 

@@ -138,6 +138,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
             return self._fit_by_sweeps(data, basis, whitening, features)
 
     def _fit_by_sweeps(self, data: Training, basis: Columns, whitening: Whitening, features: KeptMap) -> IterativeFit:
+        """Fit by sweeps of a map whose blocks are kept."""
         problem, report = sum_up(self, data, basis, kept=features)
         problem.require_labels()
         *_, small = reduce_and_centre(problem.moments, whitening, fit_intercept=True)
@@ -197,7 +198,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
         """Return the plan of the sweep of moments and of the expected steps."""
         targets = self.classes(data.targets)
         coef = np.broadcast_to(0.0, (basis.width, targets.width))
-        more = plan_sweep(data.rows, SoftmaxStatistic(basis.features(), targets, coef, coef[0], "plan"))
+        more = plan_sweep(data.rows, SoftmaxStatistic(KeptMap(basis.features()), targets, coef, coef[0], "plan"))
         return with_sweeps(super().plan(data, columns, basis), more, _EXPECTED)
 
 

@@ -19,7 +19,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, Index, RowsLike
+from bigkernel.config import settings
 from bigkernel.engine.process import free_memory
+from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import keeping_blocks, plan_sweep
 from bigkernel.errors import AccuracyWarning, ConfigError, PlanTooLargeError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
@@ -47,6 +49,7 @@ from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice, of_kernel
 from bigkernel.estimators.precision import rounding_estimate, solve_r_factor
 from bigkernel.events.job import Note, emit
 from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.kept_blocks import KeptMap
 from bigkernel.solvers.conjugate_gradients import (
     AUTO_LEAST,
     PreconditionerChoice,
@@ -54,7 +57,9 @@ from bigkernel.solvers.conjugate_gradients import (
     describe_preconditioner,
     direct_flops,
     driver_bytes,
+    kept_share,
     solve_flops,
+    sweep_flops,
 )
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
@@ -114,13 +119,20 @@ def choose_solver(
         return None, f"direct below {AUTO_LEAST:,} landmarks, which keeps the sums for partial_fit and refit"
     if refusal:
         return None, refusal
-    choice = choose_preconditioner(*rows.shape, m, models * data.labels.width, method.by_cg.tol, trained)
+    choice = _choose_preconditioner(method, rows, m, models * data.labels.width, trained)
     if not auto:
         return choice, ""
     float64 = columns.dtype == "float64" or (columns.dtype == "auto" and rows.dtype == np.float64)
     direct = direct_flops(*rows.shape, m, float64=float64) + (models - 1) * solve_flops(m)
     costs = f"{choice.flops / 1e12:.3g} TFLOP for cg, {direct / 1e12:.3g} for direct"
     return choice if choice.flops < direct else None, costs
+
+
+def _choose_preconditioner(
+    method: RidgeMethod, rows: Rows, m: int, columns: int, trained: float | None = None
+) -> PreconditionerChoice:
+    kept = kept_share(len(rows), m, settings().block_cache)
+    return choose_preconditioner(*rows.shape, m, columns, method.by_cg.tol, trained, kept)
 
 
 def fit_by_cg_with_fallback(
@@ -135,10 +147,10 @@ def fit_by_cg_with_fallback(
 
     If "auto" chose them and they do not reach `tol`, solve directly where there is memory for it.
     """
-    rows, settings = data.rows, method.by_cg
+    rows, by_cg = data.rows, method.by_cg
     if choice is None:
-        choice = choose_preconditioner(*rows.shape, columns.width_for(rows), data.labels.width, settings.tol)
-    stopping, alphas = StoppingRule(settings.tol, settings.max_iter), (float(method.alpha),)
+        choice = _choose_preconditioner(method, rows, columns.width_for(rows), data.labels.width)
+    stopping, alphas = StoppingRule(by_cg.tol, by_cg.max_iter), (float(method.alpha),)
     owned = of_kernel(basis)
     reserved = driver_bytes(owned.width, choice)
     with (
@@ -149,7 +161,7 @@ def fit_by_cg_with_fallback(
             method, rows, data.labels, owned, features, alphas, method.fit_intercept, stopping, choice.rows
         )
         fit, missed = fit_by_cg(problem, data.inputs, start)
-    if missed and settings.solver == "auto" and driver_bytes(columns.width_for(rows), None) <= free_memory():
+    if missed and by_cg.solver == "auto" and driver_bytes(columns.width_for(rows), None) <= free_memory():
         emit(Note(f"{missed}; solving directly instead"))
         with suppress(PlanTooLargeError):
             return fit_moments(method, data, basis, choose=columns.dtype == "auto")
@@ -161,13 +173,17 @@ def fit_by_cg_with_fallback(
 
 def plan_by_cg(data: Training, basis: Columns, choice: PreconditionerChoice) -> Plan:
     """Return the flops, bytes and memory of all expected sweeps of conjugate gradients."""
-    vectors = np.zeros((basis.width, data.labels.width))
-    plan = plan_sweep(data.rows, ProductStatistic(basis.features(), data.labels, vectors, "plan"))
+    owned, (n, d), c = of_kernel(basis), data.rows.shape, data.labels.width
+    statistic = ProductStatistic(KeptMap(owned.features()), data.labels, np.zeros((owned.width, c)), "plan")
+    plan = plan_sweep(data.rows, statistic)
     if choice.rows:  # with the memory of the sweep that draws rows
-        sample = plan_sweep(data.rows, planned_sample(data.labels, of_kernel(basis), choice.rows))
+        sample = plan_sweep(data.rows, planned_sample(data.labels, owned, choice.rows))
         largest = {name: max(getattr(plan, name), getattr(sample, name)) for name in ("partial_bytes", "work_bytes")}
         plan = replace(plan, **largest)
-    return replace(plan, flops=choice.sweeps * plan.flops, bytes_read=choice.sweeps * plan.bytes_read)
+    kept = kept_share(n, owned.width, settings().block_cache)
+    later = sweep_flops(n, d, owned.width, c, kept) / sweep_flops(n, d, owned.width, c)
+    flops = (1 + (choice.sweeps - 1) * later) * plan.flops
+    return replace(plan, flops=flops, bytes_read=choice.sweeps * plan.bytes_read)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -42,13 +42,15 @@ AUTO_LEAST = 4096  # landmarks below which the sums, which more rows and another
 CORE_BYTES = 2**32  # largest core that is kept; a larger one is recomputed for each product
 FACTOR_BYTES = 2**33  # limit of the factors of a grid of penalties, one per decade
 WIDE = 16_384  # landmarks from which float64 factors would take more than 2 GB
-SHARES = (4, 6, 8, 12, 16)  # rows of the sub-sample per landmark
-PACE = 0.75  # a step divides the excess by about this times that number, as measured
+SHARES = (2, 3, 4, 6, 8, 12, 16)  # rows of the sub-sample per landmark; a step divides the excess by about as much
+START = 3.0  # excess before the first step, relative to the objective, as measured
 MOST_OF_ROWS = 0.5  # largest share of the rows in a sub-sample; beyond, a direct fit costs no more
 SAMPLE_BYTES = 2**30  # limit of the rows of the sub-sample
 FALKON_PACE = 1.7  # the same with factors of the core
 _KERNEL = 20.0  # operations of a kernel value besides the product
 _WIDE = 2.0  # cost of a float64 operation against a float32 one
+_THIN = 5.0  # the same for a product of a block with a few vectors
+KEPT_BYTES = 2**33  # blocks of which a choice assumes that memory holds them; it must not depend on the machine
 _SOLVE = 3.5  # m³ of whitening, solving and estimating errors, as measured
 _NARROW = 5000  # landmarks beyond which float32 sums seldom reach the promised accuracy, so that they are float64
 _PROBES = 16  # vectors of random signs that estimate a trace
@@ -97,9 +99,14 @@ def driver_bytes(m: int, choice: PreconditionerChoice | None, factors: int = 1) 
     return made + (8 * m * m if 8 * m * m <= CORE_BYTES else 0)
 
 
-def sweep_flops(n: float, d: int, m: int, c: int) -> float:
-    """Count the flops of one product of the normal matrix with c vectors."""
-    return n * m * (2 * d + _KERNEL + _WIDE * 4 * c)
+def sweep_flops(n: float, d: int, m: int, c: int, kept: float = 0.0) -> float:
+    """Count the flops of one product of the normal matrix with c vectors; a share `kept` of the blocks is in memory."""
+    return n * m * ((1 - kept) * (2 * d + _KERNEL) + _THIN * 4 * c)
+
+
+def kept_share(n: float, m: int, setting: int | str) -> float:
+    """Return the share of the float32 blocks that memory is assumed to hold, for a setting of `block-cache`."""
+    return min(1.0, (KEPT_BYTES if isinstance(setting, str) else setting) / (4 * n * m))
 
 
 def direct_flops(n: float, d: int, m: int, *, float64: bool = False) -> float:
@@ -118,25 +125,28 @@ def solve_flops(m: int) -> float:
 
 
 def choose_preconditioner(
-    n: int, d: int, m: int, c: int, tol: float, trained: float | None = None
+    n: int, d: int, m: int, c: int, tol: float, trained: float | None = None, kept: float = 0.0
 ) -> PreconditionerChoice:
     """Choose the preconditioner with which a fit reaches an excess of `tol` in the fewest flops.
 
     `trained`: rows of each training set where one preconditioner serves several, which differ as random samples do.
+    `kept`: share of the blocks that stay in memory after the first sweep.
     """
     # rows of the sub-sample (0: factors of the core), pace, sweeps besides the steps, and flops to build it
     core = _WIDE * (float(m) ** 2 * (2 * d + _KERNEL) + float(m) ** 3)
     options = [(0, FALKON_PACE, 2, core)]
     for share in SHARES:
         if share * m <= MOST_OF_ROWS * n and 8 * share * m * d <= SAMPLE_BYTES:
-            pace = PACE / (1 / share + (0.0 if trained is None else m / trained))
+            pace = 1 / (1 / share + (0.0 if trained is None else m / trained))
             gram = share * m * m * (_WIDE * m + 2.0 * d + _KERNEL) + _WIDE * float(m) ** 3 / 3
             # one more sweep samples rows by leverage, which the factors of the core estimate
             options.append((share * m, pace, 3, core + gram))
     choices = []
     for rows, pace, others, flops in options:
-        sweeps = others + max(1, math.ceil(math.log(1 / tol) / math.log(pace)))
-        choices.append(PreconditionerChoice(rows, sweeps, flops + sweeps * sweep_flops(n, d, m, c)))
+        steps = math.log(START / tol) / math.log(pace) if pace > 1 else math.inf
+        sweeps = others + max(1, math.ceil(min(steps, 1000)))
+        flops += sweep_flops(n, d, m, c) + (sweeps - 1) * sweep_flops(n, d, m, c, kept)
+        choices.append(PreconditionerChoice(rows, sweeps, flops))
     return min(choices, key=lambda choice: choice.flops)
 
 
