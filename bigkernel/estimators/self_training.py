@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.engine.sweep import sweep
+from bigkernel.engine.sweep import keeping_blocks, sweep
 from bigkernel.errors import CollapsedLabelsWarning, ConfigError, DataError
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.fit_state import (
@@ -36,6 +36,7 @@ from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, of_k
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import as_kernel
+from bigkernel.kernels.kept_blocks import KeptMap
 from bigkernel.kernels.landmarks import MedianGaussian
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers.adaptation import Aligned
@@ -158,7 +159,7 @@ class SelfTraining(Generic[A]):
         """Number of the next round, from 1."""
         return len(self.rounds) + 1
 
-    def query(self, features: LandmarkMap | FourierMap, sides: SourceTarget) -> LabelQuery:
+    def query(self, features: LandmarkMap | FourierMap | KeptMap, sides: SourceTarget) -> LabelQuery:
         """Return the query of this round's pseudo-labels, over the columns of a centred map."""
         decision, slope = self.method.decision(self.solved, self.number)
         self._decision = decision
@@ -214,11 +215,13 @@ def self_train(
     if method.n_rounds:  # the error of the last solution is estimated
         solved.diagnostics.errors = None
     fit, sides = finish(method, solved, report, skipped_rows), data.sides
-    rounds, features = SelfTraining(method, solved, method.n_rounds), of_kernel(fit.basis).centred()
-    while not rounds.ended:
-        statistic = JointPseudoLabels(features, (rounds.query(features, sides),))
-        total = sweep(data.rows, statistic, what=f"round-{rounds.number}").total
-        rounds.take(*statistic.labels(total, features.shift))
+    rounds, basis = SelfTraining(method, solved, method.n_rounds), of_kernel(fit.basis)
+    with keeping_blocks(basis.features(), data.rows) as kept:
+        features = replace(kept, shift=basis.centred().shift)
+        while not rounds.ended:
+            statistic = JointPseudoLabels(features, (rounds.query(features, sides),))
+            total = sweep(data.rows, statistic, what=f"round-{rounds.number}").total
+            rounds.take(*statistic.labels(total, features.shift))
     solved = rounds.solved
     if rounds.rounds:
         solved.diagnostics.errors = estimate_error(method, solved.problem, solved.whitening, solved.solution)

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from bigkernel.arrays import Array
 from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.engine.sweep import keeping_blocks, plan_sweep, sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.checks import solving
 from bigkernel.estimators.fit_state import Problem
@@ -29,8 +29,7 @@ from bigkernel.estimators.kernel_basis import of_kernel
 from bigkernel.estimators.precision import Coefficients, perturbed_errors, with_probe
 from bigkernel.estimators.self_training import AdaptingMethod, ReducedSides, SelfTraining
 from bigkernel.events.job import Note, emit, spent
-from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.kernels.random_fourier import FourierMap
+from bigkernel.kernels.kept_blocks import KeptMap
 from bigkernel.search.scoring import FoldSolutions
 from bigkernel.search.splits import Partition
 from bigkernel.search.sweeps import (
@@ -212,8 +211,9 @@ class AdaptingSweep(GridSweep):
         self, data: SearchData, partition: Partition, solved: list[list[FoldSolutions]]
     ) -> list[list[FoldSolutions]]:
         """Return the candidates after their rounds."""
-        features, rows = of_kernel(self.lead.basis).centred(), partition.attach(data.rows)
-        return [_self_train(features, rows, one) for one in solved]
+        basis, rows = of_kernel(self.lead.basis), partition.attach(data.rows)
+        with keeping_blocks(basis.features(), rows) as kept:
+            return [_self_train(replace(kept, shift=basis.centred().shift), rows, one) for one in solved]
 
 
 def _adapting(candidate: Candidate) -> AdaptingMethod:
@@ -221,7 +221,7 @@ def _adapting(candidate: Candidate) -> AdaptingMethod:
     return candidate.method
 
 
-def _self_train(features: LandmarkMap | FourierMap, rows: Rows, first: list[FoldSolutions]) -> list[FoldSolutions]:
+def _self_train(features: KeptMap, rows: Rows, first: list[FoldSolutions]) -> list[FoldSolutions]:
     """Return the candidates after their rounds, by fold."""
     fits = [solved.fits for solved in first if isinstance(solved, AdaptingSolutions)]
     trainings, number = [(of_split.sides, training) for of_split in fits for training in of_split.trainings], 0
