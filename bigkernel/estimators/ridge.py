@@ -365,7 +365,7 @@ class KernelRidge(Regressor, LandmarkEstimator):
     solver : "auto", "direct" or "cg"
         "direct": from the m×m moments of one sweep, which are kept. "cg": by conjugate gradients, each step a sweep
         that sums m×c numbers, for more landmarks than m×m moments allow (beyond about 10,000); no statistics are kept,
-        hence no `partial_fit`, `refit`, `with_landmarks` or `return_std`. "auto": "cg" from 4,096 landmarks on where
+        hence no `partial_fit`, `refit`, `with_landmarks` or `return_std`. "auto": "cg" from 4,000 landmarks on where
         that takes fewer flops (and alpha is above 0, the kernel positive definite), else "direct".
     tol : float, default 1e-3
         Tolerance of "cg": stop where the objective exceeds its least value by at most this share.

@@ -38,7 +38,7 @@ from bigkernel.errors import DataError
 from bigkernel.kernels import blas
 from bigkernel.kernels.blas import mirror
 
-AUTO_LEAST = 4096  # landmarks below which the sums, which more rows and another alpha go on from, are worth their cost
+AUTO_LEAST = 4000  # landmarks below which the sums, which more rows and another alpha go on from, are worth their cost
 CORE_BYTES = 2**32  # largest core that is kept; a larger one is recomputed for each product
 FACTOR_BYTES = 2**33  # limit of the factors of a grid of penalties, one per decade
 WIDE = 16_384  # landmarks from which float64 factors would take more than 2 GB

@@ -28,8 +28,7 @@ from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds, hash_ids
 from bigkernel.streaming.plan import Accumulator, Footprint
 
-_TILE = (128, 512)  # rows and columns of a block that are converted to float64 at a time and stay in cache
-_STRIP_NUMBERS = 2**18  # size of the float64 copy of some rows of a block
+_STRIP_ROWS = 64  # rows of a block that are converted to float64 at a time
 _NOT_COMPARED = {"identity": False}  # other processors round them differently; see `data.fingerprint.NOT_COMPARED`
 _NAMES = ("row", "weight", "leverage", "fold")
 
@@ -82,7 +81,7 @@ class ProductStatistic(Sums):
             flops=4.0 * p * columns + 2.0 * p * g * self.residual,
             row_bytes=8 * (c + 4),
             partial_bytes=8 * (p * (columns + g) + (5 if self.folds else 3) * columns + 2 * g * (c + 1)),
-            work_bytes=tile_bytes(columns + g) + 16 * p * (columns + g),
+            work_bytes=strip_bytes(p, columns + g) + 16 * p * (columns + g),
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
@@ -93,14 +92,16 @@ class ProductStatistic(Sums):
             with chunk.work.stage("product"):
                 weight = weights_of(chunk, block)
                 y = self.targets.one_hot(chunk, block) if self.residual else None
-                for strip in _strips(phi):
+                sums = np.zeros(self.vectors.T.shape)
+                for strip, wide in _strips(chunk, phi):
                     own = None if y is None else y[strip]
-                    self._add(total, chunk, phi[strip], weight[strip], own, fold[block][strip])
+                    self._add(total, sums, wide, weight[strip], own, fold[block][strip])
+                total["U"] += sums.T
 
-    def _add(self, total: Accumulator, chunk: Chunk, phi: Array, weight: Array, y: Array | None, fold: Array) -> None:
-        """Add rows (b, p) with their weights and folds (b,), and their targets (b, c)."""
+    def _add(self, total: Accumulator, sums: Array, phi: Array, weight: Array, y: Array | None, fold: Array) -> None:
+        """Add rows (b, p) with their weights and folds (b,), and their targets (b, c); `sums` are Uᵀ."""
         count = self.folds.count if self.folds else 0
-        values: Array = products(chunk, phi, self.vectors).reshape(len(phi), max(count, 1), -1)
+        values: Array = (phi @ self.vectors).reshape(len(phi), max(count, 1), -1)
         held = np.flatnonzero(fold >= 0)
         own = fold[held]
         if y is not None:
@@ -123,42 +124,33 @@ class ProductStatistic(Sums):
         if y is not None:
             total["e"] += weight @ values
             total["sse"] += weight @ values**2
-        weighted = weight[:, None] * values
-        for columns, wide in _tiles(chunk, phi):
-            total["U"][columns] += wide.T @ weighted
-            if y is not None:
-                total["s"][:, columns] += by_group.T @ wide
+            total["s"] += by_group.T @ phi
+        sums += np.ascontiguousarray((weight[:, None] * values).T) @ phi
 
 
 def products(chunk: Chunk, phi: Array, vectors: Array) -> Array:
     """Multiply rows (b, p) with vectors (p, c) in float64."""
-    values: Array = np.zeros((len(phi), vectors.shape[1]))
-    for strip in _strips(phi):
-        for columns, wide in _tiles(chunk, phi[strip]):
-            values[strip] += wide @ vectors[columns]
+    values: Array = np.empty((len(phi), vectors.shape[1]))
+    for strip, wide in _strips(chunk, phi):
+        np.matmul(wide, vectors, out=values[strip])
     return values
 
 
-def tile_bytes(c: int) -> int:
-    """Return the working memory of products with c vectors, besides inputs and outputs."""
-    rows, columns = _TILE
-    return 8 * (rows * (columns + 4 * c) + 2 * columns * c)
+def strip_bytes(p: int, c: int) -> int:
+    """Return the working memory of products of rows of width p with c vectors, besides inputs and outputs."""
+    return 8 * (_STRIP_ROWS * (p + 4 * c) + 2 * p * c)
 
 
-def _strips(phi: Array) -> Iterator[Index]:
-    """Split a block into strips of rows."""
-    for start in range(0, len(phi), _TILE[0]):
-        yield slice(start, min(start + _TILE[0], len(phi)))
-
-
-def _tiles(chunk: Chunk, phi: Array) -> Iterator[tuple[Index, Array]]:
-    """Split rows (b, p) into float64 tiles of columns, all in one buffer."""
-    for start in range(0, phi.shape[1], _TILE[1]):
-        columns = slice(start, min(start + _TILE[1], phi.shape[1]))
-        wide = chunk.work.buffer("wide", (_TILE[0] * _TILE[1],), np.float64)[: phi[:, columns].size]
-        tile = wide.reshape(len(phi), -1)
-        np.copyto(tile, phi[:, columns])
-        yield columns, tile
+def _strips(chunk: Chunk, phi: Array) -> Iterator[tuple[Index, Array]]:
+    """Yield some rows of a block (b, p) at a time in float64, in one buffer if they are not."""
+    for start in range(0, len(phi), _STRIP_ROWS):
+        strip = slice(start, min(start + _STRIP_ROWS, len(phi)))
+        if phi.dtype == np.float64:
+            yield strip, phi[strip]
+            continue
+        wide = chunk.work.buffer("wide", phi[strip].shape, np.float64)
+        np.copyto(wide, phi[strip])
+        yield strip, wide
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +172,7 @@ class SoftmaxStatistic(Sums):
 
     def footprint(self, block_rows: int) -> Footprint:
         p, c = self.coef.shape
-        partial, work = 8 * (p * c + c + 1), 8 * (max(p, _STRIP_NUMBERS) + 3 * p * (c + 1))
+        partial, work = 8 * (p * c + c + 1), strip_bytes(p, c) + 8 * 3 * p * (c + 1)
         row_bytes, flops = 8 * (5 * c + 4), 4.0 * p * c
         return block_footprint(
             self.features, block_rows, flops=flops, row_bytes=row_bytes, partial_bytes=partial, work_bytes=work
@@ -192,16 +184,14 @@ class SoftmaxStatistic(Sums):
             phi = self.features.block(chunk, block)
             with chunk.work.stage("product"):
                 truth, weight = self.targets.one_hot(chunk, block), weights_of(chunk, block)
-                rows = max(1, _STRIP_NUMBERS // max(1, phi.shape[1]))
-                for start in range(0, len(phi), rows):
-                    strip = slice(start, start + rows)
-                    wide = chunk.work.buffer("wide", phi[strip].shape, np.float64)
-                    np.copyto(wide, phi[strip])
+                sums = np.zeros(self.coef.T.shape)
+                for strip, wide in _strips(chunk, phi):
                     logarithms = log_softmax(wide @ self.coef + self.intercept)
                     total["loss"] -= weight[strip] @ (truth[strip] * logarithms).sum(axis=1)
                     error = weight[strip, None] * (truth[strip] - np.exp(logarithms))
-                    total["U"] += wide.T @ error
+                    sums += np.ascontiguousarray(error.T) @ wide
                     total["e"] += error.sum(axis=0)
+                total["U"] += sums.T
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +238,7 @@ class LeverageSample:
             flops=2.0 * p * q,
             row_bytes=8 * (q + 4 * len(_NAMES)),
             partial_bytes=8 * kept,
-            work_bytes=tile_bytes(q) + 8 * (2 * p * q + 3 * kept),
+            work_bytes=strip_bytes(p, q) + 8 * (2 * p * q + 3 * kept),
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:

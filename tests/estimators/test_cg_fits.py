@@ -187,7 +187,7 @@ def test_the_plan_names_the_solver_and_its_cost():
     assert direct == {"solver": "direct", "sweeps": 1, "driver_bytes": 8 * 8 * M**2}
     assert model(solver="auto", n_landmarks=None).plan_solver(X, Y) == {"solver": "exact"}
     assert model().plan(X, Y).flops > cg["sweeps"] * 2 * N * M * 3
-    assert model(solver="auto").plan_solver(X, Y)["because"].startswith("direct below 4,096 landmarks")
+    assert model(solver="auto").plan_solver(X, Y)["because"].startswith("direct below 4,000 landmarks")
 
 
 def test_the_plan_gives_the_reason_for_the_solver(monkeypatch):
