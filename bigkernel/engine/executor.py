@@ -25,7 +25,18 @@ from bigkernel.engine.tasks import PULSE_SECONDS, Partial, SweepTask, merge, run
 from bigkernel.events.job import Incident, Merged, Pulse, SegmentDone, emit
 from bigkernel.kernels.kept_blocks import BLOCKS, KeptMap
 from bigkernel.statistics.moments import Statistic
-from bigkernel.streaming.plan import Merge, Plan, Receipt, Segment, Sharing, ancestors_of, leaf, merge_tree, spans
+from bigkernel.streaming.plan import (
+    Memory,
+    Merge,
+    Plan,
+    Receipt,
+    Segment,
+    Sharing,
+    ancestors_of,
+    leaf,
+    merge_tree,
+    spans,
+)
 
 _LONG_FLOPS = 5e9  # for sweeps that take longer than measuring this process does
 
@@ -174,19 +185,19 @@ def most_partials(segments: int, threads: int) -> int:
     return min(segments, threads + (max(1, segments) - 1).bit_length())
 
 
-def local_memory(spec: SweepSpec) -> tuple[int, int]:
-    """Return the planned peak of this process, and how much of it are blocks that it keeps, in bytes."""
+def local_memory(spec: SweepSpec) -> Memory:
+    """Return the planned memory of this process."""
     segments = len(spec.plan.segments)
     tasks, partials = min(spec.threads, max(1, segments)), most_partials(segments, spec.threads)
     sharing = Sharing(tasks, 0, published=spec.location is not None, partials=partials)
     now = resident(trim=spec.plan.flops >= _LONG_FLOPS)
-    planned, kept = spec.plan.worker_bytes(now.base(tasks), sharing), 0
+    planned, kept, held = spec.plan.worker_bytes(now.base(tasks), sharing), 0, 0
     if isinstance(features := getattr(spec.statistic, "features", None), KeptMap):
         held = BLOCKS.held_bytes(features.owner)
         room = free_memory() + held - (planned - now.now) - features.reserved_bytes
         kept = spec.plan.kept_share(room, spec.config.block_cache)
         planned += max(0, kept - held)
-    return max(now.peak, planned), kept
+    return Memory(max(now.peak, planned), kept, held)
 
 
 def run_locally(work: RunningSweep) -> Partial:

@@ -30,7 +30,7 @@ from bigkernel.engine.process import OneBlasThread, Resident, free_memory, resid
 from bigkernel.engine.rows import Rows, ZarrSource
 from bigkernel.errors import ConfigError, DataError, StalledError
 from bigkernel.kernels.kept_blocks import BLOCKS
-from bigkernel.streaming.plan import Plan, Sharing
+from bigkernel.streaming.plan import Memory, Plan, Sharing
 
 _RETRIES = 2  # attempts to read the first row: an unreliable store is not refused
 
@@ -98,10 +98,9 @@ def _is_passing(error: Exception) -> bool:
 
 def check_cluster(
     client: Client, rows: Rows, steps: Plan, config: Settings, run: Run | None = None, owner: str = ""
-) -> tuple[int, int]:
-    """Return the planned peak of the fullest worker, and the blocks of `owner` that each may keep, in bytes.
+) -> Memory:
+    """Return the planned memory of the workers, and the blocks of `owner`; raise an error if they cannot do the job.
 
-    Raise an error if the cluster cannot do the job.
     What a worker holds before its first task is what it says, not a constant.
 
     Raises
@@ -146,11 +145,8 @@ def check_cluster(
 
 def _check_memory(
     client: Client, steps: Plan, states: dict[str, WorkerState], run: Run | None, config: Settings
-) -> tuple[int, int]:
-    """Return the planned peak of the fullest worker, and the blocks that each may keep, in bytes.
-
-    Raise `PlanTooLargeError` if the peak without blocks exceeds the limit of a worker.
-    """
+) -> Memory:
+    """Return the planned memory; raise `PlanTooLargeError` if the peak without blocks exceeds a worker's limit."""
     kept, planned = steps.kept_bytes, dict[str, int]()
     workers = client.scheduler_info(n_workers=-1)["workers"]
     for address, worker in workers.items():
@@ -166,7 +162,7 @@ def _check_memory(
         room = min(limit * 3 // 4 or state.free, state.free + state.resident.now) - planned[address]
         kept = min(kept, steps.kept_share(room, config.block_cache, len(workers)))
     announced = max((max(states[one].resident.peak, planned[one] + kept) for one in planned), default=0)
-    return announced, kept
+    return Memory(announced, kept, sum(state.kept for state in states.values()))
 
 
 def wait_for_workers(client: Client, count: int, seconds: float) -> None:

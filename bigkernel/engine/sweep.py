@@ -231,19 +231,20 @@ def run_sweep(spec: SweepSpec) -> Swept:
         task, require_lock = SweepTask(spec.statistic, spec.config.block_rows, retries=spec.config.retries), None
         if spec.location is not None:
             task, require_lock = stack.enter_context(_open_run(spec, spec.location, scope))
-        announced, kept = (
+        memory = (
             local_memory(spec)
             if spec.client is None
             else check_cluster(spec.client, spec.rows, spec.plan, spec.config, task.run, spec.owner)
         )
-        task = replace(task, kept_bytes=kept)
+        task = replace(task, kept_bytes=memory.kept)
+        steps = without_held(spec, memory.held)
         scope.sweep = token = uuid.uuid4().hex[:12]
         start = time.perf_counter()
         finished, damaged = usable_nodes(task.run, spec.plan) if task.run else ({}, {})
         work = RunningSweep(spec, task, schedule(spec.plan, finished), token, require_lock)
         resumed = len(spec.plan.segments) - len(work.schedule.waiting)
         path = "" if task.run is None else task.run.path
-        emit(SweepStarted(spec.what, spec.executor, spec.plan, token, path, announced, resumed))
+        emit(SweepStarted(spec.what, spec.executor, steps, token, path, memory.announced, resumed))
         try:
             work.recover(damaged)
             total, receipt = _compute(work)
@@ -255,16 +256,24 @@ def run_sweep(spec: SweepSpec) -> Swept:
         emit(SweepEnded(seconds, stages={"merge": merged} if merged else {}))
     return Swept(
         total,
-        spec.plan,
+        steps,
         tuple(sorted(work.receipts, key=lambda receipt: receipt.start)),
         seconds,
         spec.executor,
         tuple(work.incidents),
         merged,
-        announced,
+        memory.announced,
         max(blas_threads().values(), default=0),
-        kept,
+        memory.kept,
     )
+
+
+def without_held(spec: SweepSpec, held_bytes: int) -> Plan:
+    """Return the plan of a sweep without the flops of blocks that processes hold already."""
+    steps, features = spec.plan, getattr(spec.statistic, "features", None)
+    share = min(1.0, held_bytes / max(1, steps.kept_bytes))
+    saved = features.cost.flops_per_row * steps.n_rows if isinstance(features, KeptMap) else 0.0
+    return replace(steps, flops=steps.flops - share * saved)
 
 
 def _compute(work: RunningSweep) -> tuple[Accumulator, Receipt]:

@@ -158,6 +158,15 @@ ONE_WORKER = Sharing()
 
 
 @dataclass(frozen=True)
+class Memory:
+    """Bytes of a sweep: the announced peak of the fullest process, and blocks that stay in memory between sweeps."""
+
+    announced: int
+    kept: int = 0  # most of the blocks that one process keeps
+    held: int = 0  # of the blocks that all processes keep already
+
+
+@dataclass(frozen=True)
 class Plan:
     """The work of a sweep, in rows, flops and bytes."""
 
