@@ -55,7 +55,7 @@ def test_the_current_client_is_used_for_rows_that_are_not_in_memory(rows, cluste
 
 def test_an_asynchronous_client_is_refused_by_name():
     async def try_it():
-        async with Client(processes=False, asynchronous=True, dashboard_address=None) as current:
+        async with Client(processes=False, asynchronous=True, dashboard_address=":0") as current:
             rows = as_rows(da.from_array(X, chunks=(20, -1)))
             for client in (current, None):  # given, or the default one
                 with pytest.raises(ConfigError, match="expected a synchronous"):
