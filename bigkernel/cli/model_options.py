@@ -56,15 +56,10 @@ _REST = together(
         "--intercept/--no-intercept", default=None, help="Fit an intercept.  [default: of numbers, and in xnv]"
     ),
     click.option(
-        "--class-weight",
-        type=click.Choice(["balanced"]),
-        help="balanced: all classes have the same total weight.",
+        "--class-weight", type=click.Choice(["balanced"]), help="balanced: all classes have the same total weight."
     ),
     click.option(
-        "--probability",
-        is_flag=True,
-        default=None,
-        help="Calibrate probabilities of classes, by one more sweep.",
+        "--probability", is_flag=True, default=None, help="Calibrate probabilities of classes, by one more sweep."
     ),
     transform_option,
     click.option("--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto", show_default=True),

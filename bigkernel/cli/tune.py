@@ -55,11 +55,7 @@ _OF_TESTS = ("score", "standard_error", "rank", "prediction_error", "converged")
 @shared.bad_rows_option
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Directory for the results.")
 @shared.run_options
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Print the sweeps, their cost and, for many rows, their time; then exit.",
-)
+@click.option("--dry-run", is_flag=True, help="Print the sweeps, their cost and, for many rows, their time; then exit.")
 @shared.cluster_options
 @shared.overwrite_option
 @shared.json_option

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.solvers.eigenfunctions import eigenfunctions_of_core, eigenfunctions_of_rows
-from bigkernel.solvers.penalty_grid import (
-    Coordinates,
-    SolveSettings,
-    candidates,
-    squared_errors,
-    total_spread,
-)
+from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings, candidates, squared_errors, total_spread
 from bigkernel.solvers.ridge import RoundingEstimate
 from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Moments
