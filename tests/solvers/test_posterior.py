@@ -2,7 +2,6 @@
 
 import pickle
 import tracemalloc
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +9,11 @@ import pytest
 import reference
 from hypothesis import given
 from hypothesis import strategies as st
+from kernel_cases import POSITIVE, quietly
 from numpy.testing import assert_allclose, assert_array_equal
 from traced import traced
 
-from bigkernel import Gaussian, KernelRidge, Laplacian, Linear, Matern, Polynomial
+from bigkernel import Gaussian, KernelRidge, Laplacian
 from bigkernel.engine.prediction_store import PredictionWriter, create
 from bigkernel.errors import ConfigError, RankDeficiencyWarning
 from bigkernel.estimators import deviations
@@ -31,14 +31,7 @@ X, NEW = rng.normal(size=(N, D)), rng.normal(size=(Q, D))
 Z = rng.normal(size=(M, D))
 WEIGHT = rng.uniform(0.2, 3, N)
 SOME_ZERO = np.where(np.arange(N) % 7 == 0, 0, WEIGHT)
-KERNELS = {
-    "gaussian": (Gaussian(1.4), lambda A, B: reference.gaussian(A, B, 1.4)),
-    "laplacian": (Laplacian(0.3), lambda A, B: reference.laplacian(A, B, 0.3)),
-    "matern 1/2": (Matern(2.0, nu=0.5), lambda A, B: reference.matern(A, B, 2.0, 0.5)),
-    "matern 5/2": (Matern(2.0, nu=2.5), lambda A, B: reference.matern(A, B, 2.0, 2.5)),
-    "linear": (Linear(), reference.linear),
-    "polynomial": (Polynomial(2, 0.4, 1.5), lambda A, B: reference.polynomial(A, B, 2, 0.4, 1.5)),
-}
+KERNELS = {name: (kernel, reference.of_kernel(kernel)) for name, kernel in POSITIVE.items() if "lengths" not in name}
 
 
 def diagonal(k, rows=NEW):
@@ -64,13 +57,6 @@ def moments_of(B, weight=None):
     """Moments of a landmark block; the targets do not matter."""
     result = reference.moments(B, np.zeros(len(B)), weight)
     return Moments(rows=float(len(B)), **{name: result[name] for name in "nGCstq"})
-
-
-def quietly(function, *args, **options):
-    """The result of a solve whose core is known to be deficient."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RankDeficiencyWarning)
-        return function(*args, **options)
 
 
 def exact(k, alpha, *, rows=X, new=NEW, weight=None, fit_intercept=False):
