@@ -38,10 +38,8 @@ CLASSIFIER = bk.KernelRidgeClassifier(bk.Gaussian(1.4), landmarks=Z)
 @ignore_rank_warnings
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_cell_of_a_kernel_is_that_of_the_dense_oracle(name):
-    model, grid = (
-        bk.KernelRidge(KERNELS[name], landmarks=Z),
-        {"alpha": [1e-2, 1.0, 30.0], "fit_intercept": [False, True]},
-    )
+    grid = {"alpha": [1e-2, 1.0, 30.0], "fit_intercept": [False, True]}
+    model = bk.KernelRidge(KERNELS[name], landmarks=Z)
     search = bk.SweepSearchCV(model, grid, cv=FOLDS, scoring=NUMBERS, refit="r2").fit(X, Y)
     oracle = reference.of_kernel(KERNELS[name])
     B, core = oracle(X, Z), oracle(Z, Z)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_cases import POSITIVE, quietly
 from numpy.testing import assert_allclose, assert_array_equal
+from peers import moments_of
 from traced import traced
 
 from bigkernel import Gaussian, KernelRidge, Laplacian
@@ -21,7 +22,6 @@ from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.posterior import SpreadPredictor, exact_posterior, nystrom_posterior
 from bigkernel.solvers.ridge import factorize
 from bigkernel.solvers.whitening import reduce_and_centre, whiten
-from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk, Workspace
 
@@ -53,12 +53,6 @@ def gp_variance(K, K_cross, k_diag, alpha, weight=None, constant=False):
     return k_diag - np.sum(k * np.linalg.solve(A, k), axis=0) + alpha
 
 
-def moments_of(B, weight=None):
-    """Moments of a landmark block; the targets do not matter."""
-    result = reference.moments(B, np.zeros(len(B)), weight)
-    return Moments(rows=float(len(B)), **{name: result[name] for name in "nGCstq"})
-
-
 def exact(k, alpha, *, rows=X, new=NEW, weight=None, fit_intercept=False):
     posterior = exact_posterior(k(rows, rows), alpha, fit_intercept=fit_intercept, weight=weight)
     return posterior.variance(k(new, rows), diagonal(k, new))
@@ -66,7 +60,8 @@ def exact(k, alpha, *, rows=X, new=NEW, weight=None, fit_intercept=False):
 
 def nystrom(k, alpha, *, landmarks=Z, rows=X, new=NEW, weight=None, fit_intercept=False):
     whitening = quietly(whiten, k(landmarks, landmarks))
-    small = reduce_and_centre(moments_of(k(rows, landmarks), weight), whitening, fit_intercept=fit_intercept)[2]
+    moments = moments_of(k(rows, landmarks), np.zeros(len(rows)), weight)
+    small = reduce_and_centre(moments, whitening, fit_intercept=fit_intercept)[2]
     posterior = nystrom_posterior(small, len(rows), whitening, alpha, fit_intercept=fit_intercept)
     return posterior.variance(k(new, landmarks), diagonal(k, new))
 
@@ -113,7 +108,7 @@ def test_a_core_of_zeros_leaves_the_prior():
     with pytest.warns(RankDeficiencyWarning, match="kernel matrix of 4 landmarks is zero"):
         whitening = whiten(np.zeros((4, 4)), kernel="linear")
     for fit_intercept, constant in ((False, 0.0), (True, 0.3 / N)):
-        small = reduce_and_centre(moments_of(np.zeros((N, 4))), whitening, fit_intercept=fit_intercept)[2]
+        small = reduce_and_centre(moments_of(np.zeros((N, 4)), np.zeros(N)), whitening, fit_intercept=fit_intercept)[2]
         posterior = nystrom_posterior(small, N, whitening, 0.3, fit_intercept=fit_intercept)
         result = posterior.variance(np.zeros((Q, 4)), diagonal(reference.linear))
         assert_allclose(result, diagonal(reference.linear) + 0.3 + constant, rtol=1e-12)
@@ -200,7 +195,8 @@ def predictor(kernel, form, *, rows=X, landmarks=Z, alpha=0.3, dtype=np.float64,
         posterior, points = exact_posterior(kernel(rows), alpha, fit_intercept=fit_intercept), rows
     else:
         whitening = quietly(whiten, kernel(landmarks), eps=float(np.finfo(dtype).eps))
-        small = reduce_and_centre(moments_of(kernel(rows, landmarks)), whitening, fit_intercept=fit_intercept)[2]
+        moments = moments_of(kernel(rows, landmarks), np.zeros(len(rows)))
+        small = reduce_and_centre(moments, whitening, fit_intercept=fit_intercept)[2]
         posterior, points = nystrom_posterior(small, N, whitening, alpha, fit_intercept=fit_intercept), landmarks
     coef, b = np.random.default_rng(0).normal(size=(len(points), 2)), np.array([1.0, -1.0])
     return SpreadPredictor(LandmarkMap(kernel, points, np.dtype(dtype)), coef, b, posterior=posterior)

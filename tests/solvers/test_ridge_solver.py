@@ -6,6 +6,7 @@ import reference
 import scipy.linalg
 from kernel_cases import quietly
 from numpy.testing import assert_allclose, assert_array_equal
+from peers import moments_of
 from sklearn.kernel_ridge import KernelRidge
 
 from bigkernel.errors import ConfigError, RankDeficiencyWarning
@@ -14,7 +15,6 @@ from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.qr_ridge import RowSystem
 from bigkernel.solvers.ridge import RidgeSystem, nystrom_ridge, ridge
 from bigkernel.solvers.whitening import centre, top_eigen, whiten
-from bigkernel.statistics.moments import Moments
 
 N, M, D, SIGMA = 60, 15, 3, 0.9
 rng = np.random.default_rng(11)
@@ -27,11 +27,6 @@ B, CORE = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
 NEW = reference.gaussian(rng.normal(size=(25, D)), Z, SIGMA)
 K_GAUSSIAN = reference.gaussian(X, X, SIGMA)
 K_REPEATED = K_GAUSSIAN[np.ix_(np.arange(N) % 20, np.arange(N) % 20)]
-
-
-def moments_of(Phi, Y, weight=None):
-    result = reference.moments(Phi, Y, weight)
-    return Moments(rows=float(len(Phi)), **{name: result[name] for name in "nGCstq"})
 
 
 def test_whitening_makes_the_core_the_identity():
