@@ -176,6 +176,8 @@ def test_leading_eigenpairs_have_small_residuals(name, dtype):
         A = matrix(name, m, dtype)
         values, vectors = top_eigen(A, count)
         assert (np.diff(values) <= 0).all()
+        largest = np.linalg.eigvalsh(A.astype(np.float64))[::-1][:count]
+        assert_allclose(values, largest, atol=30 * m * np.finfo(dtype).eps * np.abs(A).max())
         assert [top_eigen(A, k)[1].shape[1] for k in (0, m + 5)] == [0, m]
         ratios = eigen(A, values, vectors, exact=True)
         assert max(ratios) < LIMIT, (m, count, ratios)
