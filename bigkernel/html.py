@@ -155,10 +155,7 @@ def pack(images: Array) -> dict[str, Any]:
         images = np.pad(images, ((0, 0), (0, -h % factor), (0, -w % factor)), mode="edge")
         images = images.reshape(k, -(-h // factor), factor, -(-w // factor), factor).mean(axis=(2, 4))
     levels = grey(images)
-    return {
-        "shape": list(levels.shape[1:]),
-        "data": [base64.b64encode(image.tobytes()).decode() for image in levels],
-    }
+    return {"shape": list(levels.shape[1:]), "data": [base64.b64encode(image.tobytes()).decode() for image in levels]}
 
 
 def grey(images: Array) -> NDArray[np.uint8]:

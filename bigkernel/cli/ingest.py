@@ -37,7 +37,7 @@ Examples:
 @click.argument("corpus", type=click.Path())
 @click.option("--format", type=click.Choice(["auto", *FORMATS]), default="auto", show_default=True)
 @click.option(
-    "--labels", type=click.Path(), multiple=True, help="idx, npy: label file, one per source; or none [detected]."
+    "--labels", type=click.Path(), multiple=True, help="idx, npy: label file of each source; or none [detected]."
 )
 @click.option("--target", help="csv, parquet: label column: name, number from 0, or none (no labels) [the last].")
 @click.option("--drop", multiple=True, metavar="COLUMN", help="csv, parquet: leave out a column; may be repeated.")

@@ -52,20 +52,9 @@ _REST = together(
         help="krr: from one sweep (direct), or by conjugate gradients, for 10,000 landmarks and more (cg).  [default: "
         "auto]",
     ),
-    click.option(
-        "--intercept/--no-intercept", default=None, help="Fit an intercept.  [default: of numbers, and in xnv]"
-    ),
-    click.option(
-        "--class-weight",
-        type=click.Choice(["balanced"]),
-        help="balanced: all classes have the same total weight.",
-    ),
-    click.option(
-        "--probability",
-        is_flag=True,
-        default=None,
-        help="Calibrate probabilities of classes, by one more sweep.",
-    ),
+    click.option("--intercept/--no-intercept", default=None, help="Fit an intercept.  [default: for numbers, xnv]"),
+    click.option("--class-weight", type=click.Choice(["balanced"]), help="balanced: equal total weight per class."),
+    click.option("--probability", is_flag=True, default=None, help="Calibrate class probabilities, by one more sweep."),
     transform_option,
     click.option("--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto", show_default=True),
     click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of random choices."),
@@ -75,11 +64,7 @@ _REST = together(
 def _model_options(*, grid: bool) -> Decorator:
     """Return the options of a fit; with `grid` bandwidths, penalties and components take several values."""
     width = Numbers(*WIDTHS, several=grid)
-    penalty = "Ridge penalty."
-    if not grid:
-        penalty = (
-            "Ridge penalty, or gcv: chosen by the fit.  [krr, ridge: 1; sssl: 0.1, numbers 0.4; xnv: 0.001; artl: 0.1]"
-        )
+    defaults = ", or gcv: chosen by the fit.  [krr, ridge: 1; sssl: 0.1, numbers 0.4; xnv: 0.001; artl: 0.1]"
     return together(
         _METHOD,
         click.option(
@@ -104,7 +89,7 @@ def _model_options(*, grid: bool) -> Decorator:
             type=Numbers() if grid else Numbers("gcv", several=False),
             default="1e-6:1e2:20" if grid else None,
             show_default=grid,
-            help=penalty,
+            help=f"Ridge penalty{'.' if grid else defaults}",
         ),
         click.option(
             "--components",

@@ -134,9 +134,7 @@ _cluster_options = together(
         help="Where tasks run: threads here; processes here (local); a scheduler (tls://host:8786); or a YAML file of "
         "a cluster.",
     ),
-    click.option(
-        "--workers", type=click.IntRange(1), metavar="N", help="Processes of a local cluster.  [default: processors]"
-    ),
+    click.option("--workers", type=click.IntRange(1), metavar="N", help="Local processes.  [default: processors]"),
     click.option("--memory-limit", metavar="BYTES", help="Memory limit of each local worker.  [default: 2GiB]"),
     click.option(
         "--dashboard-port",

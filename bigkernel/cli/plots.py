@@ -124,10 +124,8 @@ def _draw_map(ax: Axes, cells: dict[tuple[Any, ...], int], mean: Array, doubtful
     line, column = np.unravel_index(int(np.nanargmax(values)), values.shape)
     ax.plot(column, line, "*", color=MARK, markerfacecolor="none", markeredgewidth=1.5, markersize=14)
     step = -(-len(columns) // 8)
-    ax.set_xticks(
-        range(0, len(columns), step), ["other" if np.isnan(value) else f"{value:.2g}" for value in columns[::step]]
-    )
-    ax.set_yticks(range(len(lines)), ["other" if np.isnan(value) else f"{value:.3g}" for value in lines])
+    ax.set_xticks(range(0, len(columns), step), ["other" if np.isnan(v) else f"{v:.2g}" for v in columns[::step]])
+    ax.set_yticks(range(len(lines)), ["other" if np.isnan(v) else f"{v:.3g}" for v in lines])
 
 
 def _or_new(ax: Axes | None) -> Axes:

@@ -49,17 +49,11 @@ _OF_TESTS = ("score", "standard_error", "rank", "prediction_error", "converged")
     help=f"One of {', '.join(SCORES)}, or a scorer of scikit-learn (roc_auc, f1_macro, ...), which needs the values "
     "of all held-out rows in memory; larger is better  [accuracy for classes, r2 for numbers].",
 )
-@click.option(
-    "--one-standard-error", is_flag=True, help="Choose the simplest candidate within one standard error of the best."
-)
+@click.option("--one-standard-error", is_flag=True, help="Choose the simplest within one standard error of the best.")
 @shared.bad_rows_option
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Directory for the results.")
 @shared.run_options
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Print the sweeps, their cost and, for many rows, their time; then exit.",
-)
+@click.option("--dry-run", is_flag=True, help="Print the sweeps, their cost and, for many rows, their time; then exit.")
 @shared.cluster_options
 @shared.overwrite_option
 @shared.json_option

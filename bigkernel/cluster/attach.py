@@ -46,9 +46,7 @@ def attach(address: str, tls: Path | None, *, insecure: bool = False) -> Iterato
         try:
             client = Client(address, security=security, timeout=seconds)
         except OSError as error:
-            raise StalledError(
-                f"{address}: lost the scheduler while connecting ({error}); check that it is running"
-            ) from error
+            raise StalledError(f"{address}: lost the scheduler while connecting ({error}); is it running?") from error
         with closing(client):
             yield client
 
@@ -82,9 +80,7 @@ def _greet(address: str, security: Security, tls: Path | None, seconds: int) -> 
     except RuntimeError as error:
         raise ConfigError(f"{address}: refused by the configuration of Dask: {error}") from error
     if answer.get("type") != "Scheduler":
-        raise ConfigError(
-            f"{address}: expected a scheduler, found a {answer.get('type')}; pass the address of the scheduler"
-        )
+        raise ConfigError(f"{address}: expected a scheduler, found a {answer.get('type')}; pass that of the scheduler")
 
 
 def _refusal(error: BaseException, tls: Path | None) -> str:

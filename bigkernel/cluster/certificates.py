@@ -83,9 +83,7 @@ def security_of(directory: str | os.PathLike[str]) -> Security:
         ) from error
     if ends - time.time() < SOON_DAYS * 86400:
         when = datetime.datetime.fromtimestamp(ends, datetime.UTC)
-        _log.warning(
-            "%s: expires on %s UTC; create a new directory with bigkernel certs DIR", cert, f"{when:%Y-%m-%d %H:%M}"
-        )
+        _log.warning("%s: expires on %s UTC; create new ones: bigkernel certs DIR", cert, f"{when:%Y-%m-%d %H:%M}")
     return made
 
 
@@ -103,9 +101,7 @@ def _require_private(target: Path) -> None:
             what = "a directory of certificates" if path == target else "a file"
             raise ConfigError(f"{path}: expected {what}; create one with bigkernel certs DIR")
         if status.st_uid not in (os.geteuid(), 0):
-            raise ConfigError(
-                f"{path}: expected owner {os.geteuid()} or root, found user {status.st_uid}; change it with chown"
-            )
+            raise ConfigError(f"{path}: expected owner {os.geteuid()} or root, found user {status.st_uid}; use chown")
         if status.st_mode & forbidden:
             mode = stat.S_IMODE(status.st_mode)
             raise ConfigError(

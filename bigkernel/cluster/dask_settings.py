@@ -38,7 +38,7 @@ def configuration(port: int) -> dict[str, Any]:
     """Return Dask's configuration of a scheduler, with its dashboard on this port of 127.0.0.1, and its workers."""
     config = settings()
     scheduler = ["distributed.http.health", "distributed.http.statics"]
-    worker = ["distributed.http.health"]
+    worker, origins = ["distributed.http.health"], [f"localhost:{port}", f"127.0.0.1:{port}"]
     if find_spec("prometheus_client") is not None:
         scheduler.append("distributed.http.scheduler.prometheus")
         worker.append("distributed.http.worker.prometheus")
@@ -48,10 +48,7 @@ def configuration(port: int) -> dict[str, Any]:
         "distributed.worker.profile.interval": "100ms",
         "distributed.admin.tick.interval": "200ms",
         "distributed.admin.system-monitor.interval": "2s",
-        "distributed.nanny.pre-spawn-environ": {
-            **dask.config.get("distributed.nanny.pre-spawn-environ"),
-            **_ONE_THREAD,
-        },
+        "distributed.nanny.pre-spawn-environ": dask.config.get("distributed.nanny.pre-spawn-environ") | _ONE_THREAD,
         "distributed.scheduler.preload": [*dask.config.get("distributed.scheduler.preload"), *[_PAGE] * config.monitor],
         "distributed.scheduler.worker-ttl": f"{config.worker_ttl_seconds}s",
         "distributed.scheduler.allowed-failures": config.allowed_failures,
@@ -60,10 +57,7 @@ def configuration(port: int) -> dict[str, Any]:
         "distributed.scheduler.no-workers-timeout": f"{config.stall_seconds}s",
         "distributed.scheduler.http.routes": scheduler,
         "distributed.worker.http.routes": worker,
-        "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin": [
-            f"localhost:{port}",
-            f"127.0.0.1:{port}",
-        ],
+        "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin": origins,
         "distributed.dashboard.link": f"{{scheme}}://127.0.0.1:{port}/{'bigkernel' if config.monitor else 'status'}",
     }
 

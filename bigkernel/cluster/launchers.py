@@ -163,19 +163,13 @@ def _hosts(file: ClusterFile, port: int) -> Any:
     seconds = min(30, settings().stall_seconds)
     where = {"interface": file.interface} if file.interface else {"host": "127.0.0.1"} if file.tls is None else {}
     scheduler = {"port": 0, "protocol": "tcp" if file.tls is None else "tls"}
+    worker: dict[str, Any] = {"n_workers": file.workers or 1, "nthreads": 1, "memory_limit": memory_limit(file)}
+    worker |= {"local_directory": file.directory, "death_timeout": start_seconds(), "dashboard_address": "127.0.0.1:0"}
     return SSHCluster(
         [file.hosts[0], *file.hosts],
         # keepalive: notices a lost host
         connect_options={"connect_timeout": seconds, "login_timeout": seconds, "keepalive_interval": 15},
-        worker_options={
-            "n_workers": file.workers or 1,
-            "nthreads": 1,
-            "memory_limit": memory_limit(file),
-            "local_directory": file.directory,
-            "death_timeout": start_seconds(),
-            "dashboard_address": "127.0.0.1:0",
-            **where,
-        },
+        worker_options=worker | where,
         scheduler_options={**scheduler, **where, "dashboard_address": f"127.0.0.1:{port}"},
         remote_python=file.python or sys.executable,
         asynchronous=True,

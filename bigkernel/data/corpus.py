@@ -232,10 +232,8 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
     """
     store = zarr_arrays.open_store(path, "corpus")
     known = {key: value for key, value in store.attributes.items() if key in CorpusInfo.__dataclass_fields__}
-    if known.get("format") != FORMAT:
-        raise DataError(
-            f"{path}: expected corpus format {FORMAT}, found {known.get('format')!r}; ingest the source again"
-        )
+    if (version := known.get("format")) != FORMAT:
+        raise DataError(f"{path}: expected corpus format {FORMAT}, found {version!r}; ingest the source again")
     try:
         known |= checked_attributes(known.get("name"), known.get("image_shape"), known.get("scale", 1.0))
     except ConfigError as error:
@@ -465,9 +463,8 @@ class CorpusWriter:
         self._pending_rows -= whole
         self._await_writing()  # chunks are written in order, and few are held in memory
         first, self.n_rows = self.n_rows, self.n_rows + whole
-        self._being_written = self._thread.submit(
-            self._write, first, {name: values[:whole] for name, values in rows.items()}
-        )
+        full = {name: values[:whole] for name, values in rows.items()}
+        self._being_written = self._thread.submit(self._write, first, full)
 
     def _write(self, first: int, rows: dict[str, Array]) -> None:
         """Write rows from `first`, the first of a chunk, to every array."""

@@ -98,9 +98,7 @@ def id_like_feature(corpus: Corpus) -> str | None:
     return None
 
 
-def _batches(
-    sources: Sequence[Source], n_rows: int | None, progress: Progress | None, numbered: bool
-) -> Iterator[Batch]:
+def _batches(sources: Sequence[Source], n_rows: int | None, update: Progress | None, numbered: bool) -> Iterator[Batch]:
     """Yield the batches of several sources, with the column `row` if `numbered`."""
     done = first_row = 0
     for file, source in enumerate(sources):
@@ -113,8 +111,8 @@ def _batches(
                 del values["row"]
             yield Batch(source.path, start, values, file, first_row)
             start, done = start + count, done + count
-            if progress:
-                progress(done, n_rows)
+            if update:
+                update(done, n_rows)
         if not start:
             raise DataError(f"{source.path}: expected at least one row, found none")
         if source.n_rows not in (None, start):

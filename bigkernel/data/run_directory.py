@@ -27,15 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.data import run_lock, zarr_arrays
-from bigkernel.data.atomic_write import (
-    clear_orphans,
-    make_directories,
-    remove_at_once,
-    require_outside_stores,
-    write_json,
-    writing,
-)
+from bigkernel.data import atomic_write, run_lock, zarr_arrays
 from bigkernel.data.run_lock import Lock, locked
 from bigkernel.errors import DataError, ResumeMismatchError
 from bigkernel.html import columns, table
@@ -105,8 +97,8 @@ class Run:
             return
         for directory in ("partials", "receipts", "arrays", "starts"):
             make_directory(self.root / directory)
-        clear_orphans(manifest)
-        with writing(self.path, passing=False):
+        atomic_write.clear_orphans(manifest)
+        with atomic_write.writing(self.path, passing=False):
             write_sealed(manifest, {"format": FORMAT, "job": job, "plan": plan or {}})
 
     def _job(self) -> dict[str, Any]:
@@ -128,7 +120,7 @@ class Run:
             for orphan in (*place.glob(".*.partial"), *place.glob(".*.old")):  # old: what was about to be replaced
                 # a read-only disk has its own error, which this one must not hide
                 with contextlib.suppress(OSError):
-                    remove_at_once(orphan) if orphan.is_dir() else orphan.unlink(missing_ok=True)
+                    atomic_write.remove_at_once(orphan) if orphan.is_dir() else orphan.unlink(missing_ok=True)
 
     def start(self, node: str, worker: str) -> int:
         """Record that a worker begins a node; return how often that has happened, including this time."""
@@ -215,7 +207,7 @@ class Run:
             if wrong:
                 damaged[node] = wrong
             if self._receipt(node).exists():
-                remove_at_once(self._receipt(node))
+                atomic_write.remove_at_once(self._receipt(node))
                 self.discard(node)
             else:  # a late worker of a dead driver may be writing it: its partial stays
                 missing.append(node)
@@ -231,7 +223,7 @@ class Run:
     def discard(self, *nodes: str) -> None:
         """Remove merged partials; their receipts stay."""
         for node in nodes:
-            remove_at_once(self.root / "partials" / node)
+            atomic_write.remove_at_once(self.root / "partials" / node)
 
     def _discard_torn(self, node: str) -> None:
         """Remove an invalid partial: a loss of power may have undone part of its publication."""
@@ -264,9 +256,9 @@ def sweeps_below(root: Path) -> list[Path]:
 
 def make_directory(directory: str | os.PathLike[str]) -> None:
     """Make the directory of a run; raise DataError if that fails or it would lie inside a store."""
-    require_outside_stores(directory, "the run")
-    with writing(directory, passing=False):
-        make_directories(directory)
+    atomic_write.require_outside_stores(directory, "the run")
+    with atomic_write.writing(directory, passing=False):
+        atomic_write.make_directories(directory)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,7 +300,7 @@ def _mapped(value: Any, kind: type[Any], change: Callable[[Any], Any]) -> Any:
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
     """Write plain data as JSON with its SHA-256; see `write_json`."""
-    write_json(path, {**value, "sha256": _seal(value)})
+    atomic_write.write_json(path, {**value, "sha256": _seal(value)})
 
 
 def read_sealed(path: Path) -> dict[str, Any]:

@@ -160,9 +160,8 @@ def require_free_lock(directory: str | os.PathLike[str]) -> None:
 
 def holder_name(holder: Mapping[str, Any]) -> str:
     """Name the holder returned by `read` for people."""
-    return (
-        f"process {holder['pid']} on {holder['host']}" if holder["pid"] else f"an unknown process ({NAME} is damaged)"
-    )
+    pid = holder["pid"]
+    return f"process {pid} on {holder['host']}" if pid else f"an unknown process ({NAME} is damaged)"
 
 
 def read(directory: str | os.PathLike[str]) -> dict[str, Any] | None:

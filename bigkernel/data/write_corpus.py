@@ -121,10 +121,8 @@ def write_corpus(
         info = replace(info, image_shape=first.image_shape or getattr(getattr(X, "info", None), "image_shape", None))
     width = first.values["x"].shape[1]
     if info.image_shape is not None and info.image_shape[0] * info.image_shape[1] != width:
-        height, breadth = info.image_shape
-        raise DataError(
-            f"image_shape: expected {width} pixels as in a row, found {height}×{breadth} = {height * breadth}"
-        )
+        h, w = info.image_shape
+        raise DataError(f"image_shape: expected {width} pixels as in a row, found {h}×{w} = {h * w}")
     with writer_for(path, first, info, chunk_rows=chunk_rows, overwrite=overwrite) as writer:
         fill([writer], batches, Labelling(classes, images=info.image_shape is not None))
     return open_corpus(path)
@@ -194,9 +192,7 @@ def fill(
         done += count
     for writer, count in zip(writers, written, strict=True):
         if not count:
-            raise DataError(
-                f"{writer.target}: found no row in this split among {done} rows ({split}); choose another split"
-            )
+            raise DataError(f"{writer.target}: found no row in this split among {done} rows ({split}); choose another")
     if kind and "y" in kind[1]:
         labels = labelling.decide(os.fspath(writers[0].target))
         for writer in writers:
@@ -338,9 +334,7 @@ def _rows_and_columns(piece: Any) -> tuple[Any, Mapping[str, Any]]:
     if isinstance(piece, Mapping):
         known = COLUMNS + IDENTITY
         if "x" not in piece or set(piece) - {"x", *known}:
-            raise DataError(
-                f"X: expected a batch of x and any of {', '.join(known)}, found {', '.join(map(str, piece))}"
-            )
+            raise DataError(f"X: expected x and any of {', '.join(known)}, found {', '.join(map(str, piece))}")
         return piece["x"], {key: values for key, values in piece.items() if key != "x"}
     if isinstance(piece, tuple):
         if len(piece) != 2:

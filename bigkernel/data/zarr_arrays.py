@@ -216,19 +216,17 @@ class ChunkDigests:
         """Raise an error that names chunk and rows unless the chunks of rows start … stop match."""
         base, step, stop = directory_of(array), array.chunks[0], min(stop, array.shape[0])
         for index, key in enumerate(chunk_keys(array, start, stop), start // step):
+            rows, place = f"{array.store_path}: rows {index * step}:{min((index + 1) * step, stop)}", index - self.first
             try:
                 size, end = _size_and_end(base / key)
             except FileNotFoundError as error:
                 raise ChunkMissingError(
-                    f"{array.store_path}: rows {index * step}:{min((index + 1) * step, stop)} are missing: chunk "
-                    f"{key} was removed after the store was opened; restore it from a copy"
+                    f"{rows} are missing: chunk {key} was removed after the store was opened; restore it from a copy"
                 ) from error
-            place = index - self.first
             if size != self.sizes[place] or end != self.ends[place, : len(end)].tobytes():
                 raise ChunkCorruptError(
-                    f"{array.store_path}: rows {index * step}:{min((index + 1) * step, stop)} have changed: chunk "
-                    f"{key} was modified or replaced after the store was opened; do not modify a store while it is "
-                    "read"
+                    f"{rows} have changed: chunk {key} was modified or replaced after the store was opened; do not "
+                    "modify a store while it is read"
                 )
 
 
@@ -499,9 +497,7 @@ def _require_content(array: zarr.Array, stored_bytes: int) -> None:
         raise DataError(f"{array.store_path}: expected codecs that end in crc32c, found {', '.join(codecs)}")
     claimed = int(np.prod(array.chunks, dtype=object)) * array.dtype.itemsize * array.nchunks
     if claimed > max(_SMALL_BYTES, stored_bytes * (_ZSTD_RATIO if "zstd" in codecs else 1)):
-        raise DataError(
-            f"{array.store_path}: claims {claimed:,} bytes, more than its files of {stored_bytes:,} bytes hold"
-        )
+        raise DataError(f"{array.store_path}: claims {claimed:,} bytes, more than its files of {stored_bytes:,} hold")
 
 
 def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -576,9 +572,8 @@ def publish(
             rows = max(1, min(len(values), 2**24 // max(1, values[:1].nbytes))) if values.ndim else 1
             chunks = (rows, *values.shape[1:]) if values.ndim else ()
             compress = values.dtype.kind in "iu"
-            write(
-                create(group, name, shape=values.shape, chunks=chunks, dtype=values.dtype, compress=compress), 0, values
-            )
+            array = create(group, name, shape=values.shape, chunks=chunks, dtype=values.dtype, compress=compress)
+            write(array, 0, values)
 
 
 @contextmanager

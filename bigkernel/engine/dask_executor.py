@@ -223,12 +223,7 @@ class _Tasks:
                 future.release()
 
     def _submit(
-        self,
-        function: object,
-        kind: str,
-        nodes: Sequence[str],
-        *columns: Sequence[object],
-        priority: int = 0,
+        self, function: object, kind: str, nodes: Sequence[str], *columns: Sequence[object], priority: int = 0
     ) -> list[Future]:
         """Submit a task for each node with its values of the columns, many per message, as each message costs time."""
         if not nodes:

@@ -242,12 +242,7 @@ class RowsEstimator(BaseEstimator):
     # -- fitting -------------------------------------------------------------------------------------------------------
 
     def fit(
-        self,
-        X: RowsLike,
-        y: ColumnLike = None,
-        sample_weight: ColumnLike = None,
-        *,
-        sample_domain: ColumnLike = None,
+        self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None, *, sample_domain: ColumnLike = None
     ) -> Self:
         """Fit the model to rows X (n, d).
 
@@ -575,12 +570,7 @@ class Classifier(ClassifierMixin, RowsEstimator):
         return values.map_blocks(function, dtype=np.float64) if is_dask_array(values) else function(values)
 
 
-def score_in_memory(
-    estimator: BaseEstimator,
-    X: RowsLike,
-    y: ColumnLike,
-    sample_weight: ColumnLike,
-) -> float:
+def score_in_memory(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample_weight: ColumnLike) -> float:
     """Return accuracy or R² of rows in memory, of semi-supervised estimators for the rows with a label alone."""
     predicted, classifier = estimator.predict(X), isinstance(estimator, ClassifierMixin)
     if estimator._semi_supervised and y is not None:

@@ -119,13 +119,7 @@ class Matern(_Euclidean):
     nu: float = 1.5
     name: ClassVar[str] = "matern"
 
-    def __init__(
-        self,
-        sigma: Width = "scale",
-        nu: float = 1.5,
-        *,
-        length_scale: Width | None = None,
-    ) -> None:
+    def __init__(self, sigma: Width = "scale", nu: float = 1.5, *, length_scale: Width | None = None) -> None:
         self.sigma, self.nu = _width(self.name, sigma, length_scale, "length_scale", lambda length: length), nu
 
     @property

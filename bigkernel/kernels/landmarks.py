@@ -36,11 +36,7 @@ _LEAST, _MOST = 8, 512
 
 
 def uniform(
-    n_rows: int,
-    n_landmarks: int,
-    rng: np.random.RandomState,
-    *,
-    usable: Callable[[Ids], Array] | None = None,
+    n_rows: int, n_landmarks: int, rng: np.random.RandomState, *, usable: Callable[[Ids], Array] | None = None
 ) -> Ids:
     """Sample `n_landmarks` of `n_rows` row ids uniformly without replacement; sorted (Williams & Seeger 2000).
 

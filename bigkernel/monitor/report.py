@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import shlex
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 import bigkernel
 from bigkernel.data import run_lock
-from bigkernel.data.atomic_write import require_target, writing
+from bigkernel.data.atomic_write import replacing, require_target, writing
 from bigkernel.data.run_directory import RunState, command_of, read_sealed, survey
 from bigkernel.errors import DataError
 from bigkernel.events import journal
@@ -53,14 +52,8 @@ def write(run: str | os.PathLike[str], path: str | os.PathLike[str] | None = Non
     if path is not None:
         require_target(target, "the report")
     text = render(gather(run))
-    scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
-    try:
-        with writing(target, passing=False):
-            scratch.write_text(text, encoding="utf-8")
-            os.replace(scratch, target)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
+    with writing(target, passing=False), replacing(target) as scratch:
+        scratch.write_text(text, encoding="utf-8")
     return target
 
 

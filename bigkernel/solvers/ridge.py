@@ -265,12 +265,7 @@ def _relative_rounding(size: int, rows: float) -> float:
 
 
 def ridge(
-    G: Array,
-    C: Array,
-    alpha: float,
-    *,
-    n_rows: float = 0.0,
-    diagnostics: SolveDiagnostics | None = None,
+    G: Array, C: Array, alpha: float, *, n_rows: float = 0.0, diagnostics: SolveDiagnostics | None = None
 ) -> Array:
     """Solve (G + αI)w = C by Cholesky; the minimum-norm solution if that matrix is singular.
 

@@ -10,15 +10,7 @@ from typing import Any
 
 import click
 
-from bigkernel.cli.options import (
-    Numbers,
-    Where,
-    cluster_options,
-    execution,
-    json_option,
-    run_options,
-    transform_option,
-)
+from bigkernel.cli.options import Numbers, Where, cluster_options, execution, json_option, run_options, transform_option
 from pipelines.corpus import page
 from pipelines.corpus.job import work
 from pipelines.corpus.plan import planned

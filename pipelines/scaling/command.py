@@ -58,11 +58,7 @@ class Effort:
     "--crowd", default=100, show_default=True, type=click.IntRange(1, 1000), help="Workers that share one process."
 )
 @click.option(
-    "--segments",
-    default="100,300,500",
-    show_default=True,
-    type=Numbers(whole=True),
-    help="Numbers of empty segments.",
+    "--segments", default="100,300,500", show_default=True, type=Numbers(whole=True), help="Numbers of empty segments."
 )
 @click.option("--quick", is_flag=True, help="Use small sizes for all that is not given; figures are not reliable.")
 @json_option

@@ -10,11 +10,11 @@ import pytest
 import zarr
 from drivers import leftovers
 from numpy.testing import assert_array_equal
-from probes import Sums, Touch
+from probes import Sums, Touch, bits
 
 import bigkernel
 from bigkernel.config import settings
-from bigkernel.data import check, run_directory, zarr_arrays
+from bigkernel.data import atomic_write, check, zarr_arrays
 from bigkernel.data.fingerprint import fingerprint
 from bigkernel.data.run_directory import ArrayRef, Run, attach, detach, read_sealed, write_sealed
 from bigkernel.engine.rows import as_rows
@@ -46,10 +46,6 @@ def touch(tmp_path):
 def clean():
     """The digest of a sweep without a run."""
     return zarr_arrays.digest(sweep(as_rows(X), Sums(D), client="serial").total)
-
-
-def bits(swept):
-    return zarr_arrays.digest(swept.total)
 
 
 def test_a_finished_run_is_read_and_not_recomputed(tmp_path, touch, clean):
@@ -286,15 +282,15 @@ def test_a_fingerprint_depends_on_content_alone():
 
 def test_a_json_file_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "a.json"
-    run_directory.write_json(path, {"a": 1})
+    atomic_write.write_json(path, {"a": 1})
     with pytest.raises(TypeError):
-        run_directory.write_json(path, {"a": object()})
+        atomic_write.write_json(path, {"a": object()})
     assert json.loads(path.read_text()) == {"a": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_a_json_file_is_synchronised_before_it_is_renamed(tmp_path, synchronised):
-    run_directory.write_json(tmp_path / "a.json", {"a": 1})
+    atomic_write.write_json(tmp_path / "a.json", {"a": 1})
     assert synchronised.before_renames == [{(tmp_path / "a.json").stat().st_ino}]
 
 

@@ -15,7 +15,7 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from probes import FailingDisk, Sums, Touch
+from probes import FailingDisk, Sums, Touch, bits
 
 from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
@@ -69,10 +69,6 @@ def build(tmp_path, make_corpus):
         return as_rows(zarr.open_array(tmp_path / "foreign", mode="r"), y, weight=weight)
 
     return make
-
-
-def bits(swept):
-    return zarr_arrays.digest(swept.total)
 
 
 @pytest.mark.parametrize("kind", ["memory", *SOURCES])

@@ -12,22 +12,7 @@ from kinds import fit_arguments
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone, is_classifier
 
-from bigkernel import (
-    DICA,
-    JDA,
-    SSSL,
-    XNV,
-    ARTLClassifier,
-    Gaussian,
-    KernelLogisticClassifier,
-    KernelRidge,
-    KernelRidgeClassifier,
-    LinearRegression,
-    Ridge,
-    SSSLClassifier,
-    XNVClassifier,
-    executing,
-)
+import bigkernel as bk
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 
@@ -40,35 +25,35 @@ y = Y[:, 0]
 CODES = np.where(DOMAIN == 11, -1, LABELS)  # the last domain is the target
 PARTLY = np.where(DOMAIN == 11, np.nan, y)
 WEIGHT = rng.uniform(0.2, 2, N)
-GIVEN = {"kernel": Gaussian(2.0), "landmarks": X[:M]}
-EXACT = {"kernel": Gaussian(2.0)}
+GIVEN = {"kernel": bk.Gaussian(2.0), "landmarks": X[:M]}
+EXACT = {"kernel": bk.Gaussian(2.0)}
 METHODS = {
-    "krr": (KernelRidge(alpha=0.1, **GIVEN), y),
-    "krr sampled": (KernelRidge(Gaussian(2.0), alpha=0.1, n_landmarks=M, random_state=1), y),
-    "krr fourier": (KernelRidge(Gaussian(2.0), alpha=0.1, n_landmarks=M, landmarks="fourier", random_state=1), y),
-    "krr cg": (KernelRidge(alpha=0.1, solver="cg", tol=1e-12, **GIVEN), y),
-    "krr exact": (KernelRidge(alpha=0.1, **EXACT), y),
-    "classes": (KernelRidgeClassifier(alpha=0.1, **GIVEN), LABELS),
-    "classes exact": (KernelRidgeClassifier(alpha=0.1, **EXACT), LABELS),
-    "calibrated": (KernelRidgeClassifier(probability=True, **GIVEN), LABELS),
-    "logistic": (KernelLogisticClassifier(tol=1e-5, **GIVEN), LABELS),
-    "sssl": (SSSL(n_components=6, manifold=0, **GIVEN), PARTLY),
-    "sssl of landmarks": (SSSL(n_components=6, manifold=0, eigenfunctions="landmarks", **GIVEN), PARTLY),
-    "sssl exact": (SSSL(n_components=6, manifold=0, **EXACT), PARTLY),
-    "sssl classes": (SSSLClassifier(n_components=6, manifold=0, **GIVEN), CODES),
-    "sssl classes exact": (SSSLClassifier(n_components=6, manifold=0, **EXACT), CODES),
-    "graph of targets": (SSSL(n_components=6, manifold=1, **GIVEN), PARTLY),
-    "graph": (SSSLClassifier(n_components=6, manifold=0.5, **GIVEN), CODES),
-    "xnv": (XNV(alpha=0.01, **GIVEN), PARTLY),
-    "xnv sampled": (XNV(Gaussian(2.0), alpha=0.01, n_landmarks=M // 2, random_state=1), PARTLY),
-    "xnv classes": (XNVClassifier(alpha=0.01, **GIVEN), CODES),
-    "dica": (DICA(n_components=3, alpha=0.1, epsilon=1e-3, **GIVEN), CODES),
-    "dica exact": (DICA(n_components=3, alpha=0.1, epsilon=1e-3, **EXACT), CODES),
-    "udica": (DICA(n_components=3, alpha=0.1, epsilon=1e-3, supervised=False, **GIVEN), CODES),
-    "jda": (JDA(n_components=4, alpha=0.5, n_rounds=2, **GIVEN), CODES),
-    "artl": (ARTLClassifier(sharpness=4.0, n_rounds=2, **GIVEN), CODES),
-    "least squares": (LinearRegression(), y),
-    "ridge": (Ridge(2.0), y),
+    "krr": (bk.KernelRidge(alpha=0.1, **GIVEN), y),
+    "krr sampled": (bk.KernelRidge(bk.Gaussian(2.0), alpha=0.1, n_landmarks=M, random_state=1), y),
+    "krr fourier": (bk.KernelRidge(bk.Gaussian(2.0), alpha=0.1, n_landmarks=M, landmarks="fourier", random_state=1), y),
+    "krr cg": (bk.KernelRidge(alpha=0.1, solver="cg", tol=1e-12, **GIVEN), y),
+    "krr exact": (bk.KernelRidge(alpha=0.1, **EXACT), y),
+    "classes": (bk.KernelRidgeClassifier(alpha=0.1, **GIVEN), LABELS),
+    "classes exact": (bk.KernelRidgeClassifier(alpha=0.1, **EXACT), LABELS),
+    "calibrated": (bk.KernelRidgeClassifier(probability=True, **GIVEN), LABELS),
+    "logistic": (bk.KernelLogisticClassifier(tol=1e-5, **GIVEN), LABELS),
+    "sssl": (bk.SSSL(n_components=6, manifold=0, **GIVEN), PARTLY),
+    "sssl of landmarks": (bk.SSSL(n_components=6, manifold=0, eigenfunctions="landmarks", **GIVEN), PARTLY),
+    "sssl exact": (bk.SSSL(n_components=6, manifold=0, **EXACT), PARTLY),
+    "sssl classes": (bk.SSSLClassifier(n_components=6, manifold=0, **GIVEN), CODES),
+    "sssl classes exact": (bk.SSSLClassifier(n_components=6, manifold=0, **EXACT), CODES),
+    "graph of targets": (bk.SSSL(n_components=6, manifold=1, **GIVEN), PARTLY),
+    "graph": (bk.SSSLClassifier(n_components=6, manifold=0.5, **GIVEN), CODES),
+    "xnv": (bk.XNV(alpha=0.01, **GIVEN), PARTLY),
+    "xnv sampled": (bk.XNV(bk.Gaussian(2.0), alpha=0.01, n_landmarks=M // 2, random_state=1), PARTLY),
+    "xnv classes": (bk.XNVClassifier(alpha=0.01, **GIVEN), CODES),
+    "dica": (bk.DICA(n_components=3, alpha=0.1, epsilon=1e-3, **GIVEN), CODES),
+    "dica exact": (bk.DICA(n_components=3, alpha=0.1, epsilon=1e-3, **EXACT), CODES),
+    "udica": (bk.DICA(n_components=3, alpha=0.1, epsilon=1e-3, supervised=False, **GIVEN), CODES),
+    "jda": (bk.JDA(n_components=4, alpha=0.5, n_rounds=2, **GIVEN), CODES),
+    "artl": (bk.ARTLClassifier(sharpness=4.0, n_rounds=2, **GIVEN), CODES),
+    "least squares": (bk.LinearRegression(), y),
+    "ridge": (bk.Ridge(2.0), y),
 }
 STREAMED = [name for name in METHODS if "exact" not in name]
 SUMMED = [name for name in STREAMED if hasattr(METHODS[name][0], "partial_fit")]
@@ -101,7 +86,7 @@ def fit(name, rows=X, y=None, weight=None, domain=DOMAIN, **params):
     model = clone(METHODS[name][0]).set_params(**params)
     if isinstance(rows, Rows) or hasattr(rows, "columns"):
         return model.fit(rows)
-    more = {"sample_domain": domain} if isinstance(model, DICA | JDA | ARTLClassifier) else {}
+    more = {"sample_domain": domain} if isinstance(model, bk.DICA | bk.JDA | bk.ARTLClassifier) else {}
     return model.fit(rows, METHODS[name][1] if y is None else y, sample_weight=weight, **more)
 
 
@@ -178,7 +163,7 @@ def test_threads_a_run_and_its_resumption_give_the_bits_of_the_serial_executor(b
         ("threads", {"run": run}),
         ("serial", {"run": run, "resume": True}),
     ):
-        with executing(executor, **how):
+        with bk.executing(executor, **how):
             models.append(fit(name, rows))
     assert len({bits(model) for model in models}) == 1
     sweep = models[-1].fit_report()["sweep"]
@@ -190,7 +175,7 @@ def test_threads_a_run_and_its_resumption_give_the_bits_of_the_serial_executor(b
 @pytest.mark.parametrize("name", JOBS)
 def test_a_cluster_gives_the_bits_of_this_process(build, name, client):
     rows, *_ = build("corpus", METHODS[name][1], WEIGHT)
-    with executing(client):
+    with bk.executing(client):
         there = fit(name, rows)
     assert there.fit_report()["sweep"]["executor"] == "dask"
     assert bits(there) == bits(fit(name, rows))

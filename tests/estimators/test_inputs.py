@@ -12,15 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, r2_score
 
-from bigkernel import (
-    Gaussian,
-    KernelLogisticClassifier,
-    KernelRidge,
-    KernelRidgeClassifier,
-    Ridge,
-    SweepSearchCV,
-    executing,
-)
+import bigkernel as bk
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ChunkCorruptError, DataError
 from bigkernel.streaming.row_maps import SameWidth
@@ -49,21 +41,21 @@ def build(tmp_path, make_corpus):
 @pytest.mark.parametrize("settings", [{}, {"landmarks": Z}], ids=["exact", "landmarks"])
 @pytest.mark.parametrize(
     "kind, values, classes",
-    [(KernelRidgeClassifier, LABELS, (0, 1, 2)), (KernelRidge, LABELS, (0, 1, 2)), (KernelRidge, y, ())],
+    [(bk.KernelRidgeClassifier, LABELS, (0, 1, 2)), (bk.KernelRidge, LABELS, (0, 1, 2)), (bk.KernelRidge, y, ())],
     ids=["classes", "numbers of classes", "numbers"],
 )
 def test_unlabelled_rows_of_a_corpus_are_ignored_by_a_supervised_fit(build, settings, kind, values, classes):
     partly = np.where(np.arange(N) < 50, -1 if classes else np.nan, values)
-    model = kind(Gaussian(1.5), **settings).fit(*build("corpus", y=partly, classes=classes))
-    expected = kind(Gaussian(1.5), **settings).fit(X[50:], values[50:])
+    model = kind(bk.Gaussian(1.5), **settings).fit(*build("corpus", y=partly, classes=classes))
+    expected = kind(bk.Gaussian(1.5), **settings).fit(X[50:], values[50:])
     assert_allclose(model.dual_coef_, expected.dual_coef_, atol=1e-9)
-    if kind is KernelRidgeClassifier:
+    if kind is bk.KernelRidgeClassifier:
         assert_array_equal(model.classes_, [0, 1, 2])
 
 
 @pytest.mark.parametrize("kind", ["dask blocks", "sharded zarr", "rows"])
 def test_predictions_of_lazy_rows_are_lazy_and_equal_those_of_numpy(build, kind):
-    classifier = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
+    classifier = bk.KernelRidgeClassifier(bk.Gaussian(1.5), landmarks=Z).fit(X, LABELS)
     rows, _, _ = build(kind)
     if kind == "rows":
         rows = as_rows(da.from_array(X, chunks=40))
@@ -78,7 +70,7 @@ def test_predictions_of_lazy_rows_are_lazy_and_equal_those_of_numpy(build, kind)
     assert_array_equal(labels[10:20].compute(), classifier.predict(X)[10:20])
 
 
-@pytest.mark.parametrize("model", [Ridge(2.0), KernelRidge(Gaussian(1.5), landmarks=Z, fit_intercept=True)])
+@pytest.mark.parametrize("model", [bk.Ridge(2.0), bk.KernelRidge(bk.Gaussian(1.5), landmarks=Z, fit_intercept=True)])
 def test_predictions_are_computed_on_demand(model):
     def refuse(block):
         raise AssertionError("computed")
@@ -92,7 +84,7 @@ def test_predictions_are_computed_on_demand(model):
 
 @pytest.mark.parametrize("kind", ["dask rows", "corpus"])
 def test_another_number_of_features_is_refused_before_any_work(build, kind, tmp_path):
-    model = KernelRidge(Gaussian(1.5), n_landmarks=M).fit(X[:, :3], y)
+    model = bk.KernelRidge(bk.Gaussian(1.5), n_landmarks=M).fit(X[:, :3], y)
     rows, _, _ = build(kind)
     for use in (model.predict, model.score, lambda rows: model.predict_to(rows, tmp_path / "out")):
         with pytest.raises(DataError, match=r"4 features.*expecting 3 features"):
@@ -105,14 +97,14 @@ def test_rows_that_are_not_finite_are_refused(build, kind):
     bad = X.copy()
     bad[77, 1] = np.nan
     rows, _, _ = build(kind, X=bad)
-    model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
+    model = bk.KernelRidgeClassifier(bk.Gaussian(1.5), landmarks=Z).fit(X, LABELS)
     with pytest.raises(DataError, match="NaN"):
         model.predict(rows).compute()
 
 
 @pytest.mark.parametrize("kind", ["dask rows", "corpus"])
 def test_accuracy_of_lazy_rows_matches_scikit_learn(build, kind):
-    model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
+    model = bk.KernelRidgeClassifier(bk.Gaussian(1.5), landmarks=Z).fit(X, LABELS)
     expected = accuracy_score(LABELS, model.predict(X))
     rows, labels, _ = build(kind, y=LABELS, classes=(0, 1, 2))
     assert model.score(rows, labels) == pytest.approx(expected, abs=1e-12)
@@ -132,7 +124,7 @@ TARGETS = {
 @pytest.mark.parametrize("kind, name", [*zip(["dask rows", "zarr", "corpus", "rows"], TARGETS, strict=True)])
 def test_r2_of_lazy_rows_matches_scikit_learn(build, kind, name):
     target, tolerance = TARGETS[name]
-    model = Ridge(2.0).fit(X, target)
+    model = bk.Ridge(2.0).fit(X, target)
     rows, labels, _ = build(kind, y=target if target.ndim == 1 else None)
     given = labels if target.ndim == 1 else target
     assert model.score(rows, given) == pytest.approx(r2_score(target, model.predict(X)), abs=tolerance)
@@ -143,14 +135,14 @@ def test_r2_of_lazy_rows_matches_scikit_learn(build, kind, name):
 def test_unlabelled_rows_are_ignored_by_the_score(build):
     codes = np.where(np.arange(N) < 50, -1, LABELS)
     corpus, _, _ = build("corpus", y=codes, classes=(0, 1, 2))
-    model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, LABELS)
+    model = bk.KernelRidgeClassifier(bk.Gaussian(1.5), landmarks=Z).fit(X, LABELS)
     assert model.score(corpus) == pytest.approx(accuracy_score(LABELS[50:], model.predict(X[50:])))
 
 
 @pytest.mark.parametrize("classes", [("b", "c"), ("c", "b", "a"), ("a", "b", "c")], ids=["fewer", "reversed", "same"])
 def test_scores_match_the_labels_of_a_corpus_by_name(make_corpus, classes):
     names = np.array(["a", "b", "c"])[LABELS]
-    model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, names)
+    model = bk.KernelRidgeClassifier(bk.Gaussian(1.5), landmarks=Z).fit(X, names)
     keep = np.isin(names, classes)
     codes = np.array([classes.index(name) for name in names[keep]])
     corpus = make_corpus(X[keep], y=codes, classes=classes)
@@ -161,7 +153,7 @@ def test_scores_match_the_labels_of_a_corpus_by_name(make_corpus, classes):
 
 
 def test_a_label_unknown_to_the_model_is_named(make_corpus):
-    model = KernelRidgeClassifier(Gaussian(1.5), landmarks=Z).fit(X, np.array(["a", "b", "c"])[LABELS])
+    model = bk.KernelRidgeClassifier(bk.Gaussian(1.5), landmarks=Z).fit(X, np.array(["a", "b", "c"])[LABELS])
     corpus = make_corpus(X, y=LABELS, classes=("a", "b", "zebra"))
     with pytest.raises(DataError, match="zebra"):
         model.score_totals(corpus)
@@ -170,16 +162,16 @@ def test_a_label_unknown_to_the_model_is_named(make_corpus):
 def test_a_score_without_labels_is_refused(build):
     corpus, _, _ = build("corpus", y=None)
     with pytest.raises(DataError, match="label"):
-        Ridge().fit(X, y).score_totals(corpus)
+        bk.Ridge().fit(X, y).score_totals(corpus)
 
 
 @pytest.mark.parametrize("kind", ["corpus", "sharded zarr"])
 def test_written_predictions_equal_those_of_predict(build, kind, tmp_path):
     rows, _, _ = build(kind)
     for name, model, target in (
-        ("flat", KernelRidge(Gaussian(1.5), landmarks=Z), y),
-        ("two", KernelRidge(Gaussian(1.5), landmarks=Z), np.column_stack([y, -y])),
-        ("classes", KernelRidgeClassifier(Gaussian(1.5), landmarks=Z), LABELS * 3),
+        ("flat", bk.KernelRidge(bk.Gaussian(1.5), landmarks=Z), y),
+        ("two", bk.KernelRidge(bk.Gaussian(1.5), landmarks=Z), np.column_stack([y, -y])),
+        ("classes", bk.KernelRidgeClassifier(bk.Gaussian(1.5), landmarks=Z), LABELS * 3),
     ):
         model.fit(X, target)
         written = model.predict_to(rows, tmp_path / name, decision=name == "classes")
@@ -190,7 +182,7 @@ def test_written_predictions_equal_those_of_predict(build, kind, tmp_path):
 
 
 def test_predictions_of_any_number_of_rows_are_written(make_corpus, tmp_path):
-    model = Ridge().fit(X[:, :1], y)
+    model = bk.Ridge().fit(X[:, :1], y)
     for n in (1, 30, 61, 127, 129, 241):
         rows = rng.normal(size=(n, 1))  # 1,024 bytes a step: 128 rows
         written = model.predict_to(make_corpus(rows, name=f"{n}", chunk_rows=30), tmp_path / f"out {n}")
@@ -200,7 +192,7 @@ def test_predictions_of_any_number_of_rows_are_written(make_corpus, tmp_path):
 @pytest.mark.parametrize("std", [False, True])
 def test_a_failed_write_leaves_the_existing_store(build, tmp_path, std):
     corpus, _, _ = build("corpus")
-    model = KernelRidge(Gaussian(1.5), landmarks=Z).fit(X, y)
+    model = bk.KernelRidge(bk.Gaussian(1.5), landmarks=Z).fit(X, y)
     model.predict_to(corpus, tmp_path / "out", std=std)
     chunk = tmp_path / "corpus" / "x" / "c" / "2" / "0"
     content = bytearray(chunk.read_bytes())
@@ -219,7 +211,7 @@ def test_a_failed_write_leaves_the_existing_store(build, tmp_path, std):
 
 def test_an_existing_store_is_replaced_with_overwrite(build, tmp_path):
     corpus, _, _ = build("corpus")
-    first, second = Ridge(1.0).fit(X, y), Ridge(100.0).fit(X, y)
+    first, second = bk.Ridge(1.0).fit(X, y), bk.Ridge(100.0).fit(X, y)
     first.predict_to(corpus, tmp_path / "out")
     with pytest.raises(DataError, match="already exists"):
         second.predict_to(corpus, tmp_path / "out")
@@ -233,14 +225,14 @@ def test_overwrite_refuses_other_directories(build, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").write_text("years of work")
     with pytest.raises(DataError, match="thesis"):
-        Ridge().fit(X, y).predict_to(corpus, tmp_path / "thesis", overwrite=True)
+        bk.Ridge().fit(X, y).predict_to(corpus, tmp_path / "thesis", overwrite=True)
     assert (tmp_path / "thesis" / "chapter").read_text() == "years of work"
 
 
 def test_chunks_of_unequal_size_are_refused_before_any_work(tmp_path):
     lazy = da.from_array(X, chunks=((10, 90, 50), D))
     with pytest.raises(DataError, match="expected 10 rows in chunk 1"):
-        Ridge().fit(X, y).predict_to(lazy, tmp_path / "out")
+        bk.Ridge().fit(X, y).predict_to(lazy, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -263,18 +255,18 @@ class Failing(SameWidth):
 @pytest.mark.parametrize(
     "model",
     [
-        KernelRidge(Gaussian(1.0), solver="cg", n_landmarks=40, alpha=0.1, random_state=0),
-        KernelRidge(Gaussian(1.0), solver="cg", n_landmarks=120, alpha=0.1, random_state=0),
-        KernelLogisticClassifier(Gaussian(1.0), alpha=0.1, n_landmarks=20, random_state=0),
-        SweepSearchCV(
-            KernelRidge(Gaussian(1.0), solver="cg", n_landmarks=40, random_state=0), {"alpha": [0.1, 1.0]}, cv=2
+        bk.KernelRidge(bk.Gaussian(1.0), solver="cg", n_landmarks=40, alpha=0.1, random_state=0),
+        bk.KernelRidge(bk.Gaussian(1.0), solver="cg", n_landmarks=120, alpha=0.1, random_state=0),
+        bk.KernelLogisticClassifier(bk.Gaussian(1.0), alpha=0.1, n_landmarks=20, random_state=0),
+        bk.SweepSearchCV(
+            bk.KernelRidge(bk.Gaussian(1.0), solver="cg", n_landmarks=40, random_state=0), {"alpha": [0.1, 1.0]}, cv=2
         ),
     ],
     ids=["sub-sample", "factors of the core", "logistic", "search"],
 )
 def test_an_error_while_rows_are_read_is_raised_unchanged(model, share):
-    targets, whole = LABELS if isinstance(model, KernelLogisticClassifier) else y, []
-    with executing("serial"):
+    targets, whole = LABELS if isinstance(model, bk.KernelLogisticClassifier) else y, []
+    with bk.executing("serial"):
         clone(model).fit(as_rows(X, targets).map(Failing(whole)))
         with pytest.raises(ValueError, match=r"^sensor 7 is offline$"):
             clone(model).fit(as_rows(X, targets).map(Failing([], share * len(whole))))

@@ -154,7 +154,7 @@ FORMS_WITHOUT_A_PENALTY = {
 
 
 @ignore_rank_warnings
-@pytest.mark.parametrize("fit_intercept, weight", [(False, None), (True, WEIGHT)])
+@pytest.mark.parametrize("fit_intercept, weight", [(False, None), (True, None), (True, WEIGHT)])
 @pytest.mark.parametrize("make", FORMS_WITHOUT_A_PENALTY.values(), ids=FORMS_WITHOUT_A_PENALTY)
 def test_without_a_penalty_every_linear_form_is_the_least_norm_solution(make, weight, fit_intercept):
     dependent = np.column_stack([X[:, :2], X[:, 0] - X[:, 1], np.zeros(N)])  # rank 2 of 4
@@ -168,13 +168,15 @@ def test_without_a_penalty_every_linear_form_is_the_least_norm_solution(make, we
 
 @pytest.mark.parametrize("form", [{}, {"landmarks": X[:20]}, {"landmarks": X[:26]}], ids=["exact", "same", "more"])
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_without_a_penalty_targets_are_interpolated_with_least_norm(form, fit_intercept):
+@pytest.mark.parametrize("alpha", [0.0, 1e-300])
+def test_without_a_penalty_targets_are_interpolated_with_least_norm(form, fit_intercept, alpha):
     rows, target = X[:20], Y[:20]
-    model = KernelRidge(Gaussian(0.8), alpha=0, fit_intercept=fit_intercept, **form).fit(rows, target)
+    model = KernelRidge(Gaussian(0.8), alpha=alpha, fit_intercept=fit_intercept, **form).fit(rows, target)
     points = form.get("landmarks", rows)
     K, B = reference.gaussian(points, points, 0.8), reference.gaussian(rows, points, 0.8)
     coef, intercept = reference.nystrom_krr(B, K, target, 0.0, fit_intercept)
     assert_allclose(model.predict(rows), target, atol=1e-7)
+    assert_allclose(model.training_mse_, 0, atol=1e-9)
     assert_allclose(model.predict(NEW), reference.gaussian(NEW, points, 0.8) @ coef + intercept, atol=1e-6)
 
 

@@ -17,23 +17,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.cluster import KMeans
 from sklearn.metrics import pairwise_distances_argmin_min
 
-from bigkernel import (
-    DICA,
-    JDA,
-    SSSL,
-    XNV,
-    ARTLClassifier,
-    Gaussian,
-    KernelLogisticClassifier,
-    KernelRidge,
-    KernelRidgeClassifier,
-    Linear,
-    Nystroem,
-    Polynomial,
-    Sigmoid,
-    SweepSearchCV,
-    executing,
-)
+import bigkernel as bk
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, PlanTooLargeError, RankDeficiencyWarning
 from bigkernel.estimators import kernel_basis
@@ -45,7 +29,7 @@ rng = np.random.default_rng(20170524)
 N, D, M = 150, 4, 12
 X, y = rng.normal(size=(N, D)), rng.normal(size=N)
 DOMAIN = np.repeat([3, 0, 9], [100, 46, 4])
-KERNEL = Gaussian(1.5)
+KERNEL = bk.Gaussian(1.5)
 every_choice = pytest.mark.parametrize("choice", CHOICES)
 ROWS = ("uniform", "balanced", "rpcholesky")
 
@@ -65,7 +49,7 @@ def chosen(choice, rows=None, count=M, seed=5, kernel=KERNEL):
 
 def fitted(choice, rows=None, kernel=KERNEL, **settings):
     rows = as_rows(X, y, domain=DOMAIN) if rows is None else rows
-    return KernelRidge(kernel, n_landmarks=M, landmarks=choice, random_state=5, **settings).fit(rows)
+    return bk.KernelRidge(kernel, n_landmarks=M, landmarks=choice, random_state=5, **settings).fit(rows)
 
 
 @every_choice
@@ -104,14 +88,15 @@ def test_balanced_landmarks_are_shared_equally_by_domains(count, shares):
 
 
 @pytest.mark.parametrize(
-    "kind", [KernelRidge, KernelRidgeClassifier, KernelLogisticClassifier, SSSL, XNV, DICA, Nystroem]
+    "kind",
+    [bk.KernelRidge, bk.KernelRidgeClassifier, bk.KernelLogisticClassifier, bk.SSSL, bk.XNV, bk.DICA, bk.Nystroem],
 )
 def test_sample_domain_balances_the_landmarks_of_arrays(kind):
     labels = np.where(DOMAIN == 9, -1, np.arange(N) % 2)
-    target = labels if kind in (KernelRidgeClassifier, KernelLogisticClassifier, DICA) else y
-    given = {"n_components" if kind is Nystroem else "n_landmarks": M, "landmarks": "balanced", "random_state": 5}
+    target = labels if kind in (bk.KernelRidgeClassifier, bk.KernelLogisticClassifier, bk.DICA) else y
+    given = {"n_components" if kind is bk.Nystroem else "n_landmarks": M, "landmarks": "balanced", "random_state": 5}
     actual = kind(KERNEL, **given).fit(X, target, sample_domain=DOMAIN)
-    columns = {"domain": DOMAIN} if kind is Nystroem else {"y": target, "domain": DOMAIN}
+    columns = {"domain": DOMAIN} if kind is bk.Nystroem else {"y": target, "domain": DOMAIN}
     assert_array_equal(actual.landmarks_, kind(KERNEL, **given).fit(as_rows(X, **columns)).landmarks_)
     with pytest.raises(DataError, match=r"sample_domain: row 3 has the domain 0\.5"):
         kind(KERNEL, **given).fit(X, target, sample_domain=np.where(np.arange(N) == 3, 0.5, 1))
@@ -122,38 +107,40 @@ def test_sample_domain_balances_the_landmarks_of_arrays(kind):
 def test_balanced_choices_need_domains_and_one_landmark_for_each():
     for choice in ("balanced", "balanced-k-means"):
         with pytest.raises(DataError, match="column 'domain'"):
-            KernelRidge(KERNEL, n_landmarks=M, landmarks=choice).fit(X, y)
+            bk.KernelRidge(KERNEL, n_landmarks=M, landmarks=choice).fit(X, y)
         with pytest.raises(DataError, match=r"n_landmarks=2: expected at least one for each domain.*3"):
             chosen(choice, count=2)
 
 
 FEW = {
-    "krr": (KernelRidge, {}),
-    **{f"krr, {choice}": (KernelRidge, {"landmarks": choice}) for choice in CHOICES[1:]},
-    "krr, cg": (KernelRidge, {"solver": "cg"}),
-    "classifier": (KernelRidgeClassifier, {"probability": True}),
-    "logistic": (KernelLogisticClassifier, {}),
-    "sssl": (SSSL, {}),
-    "xnv": (XNV, {}),
-    "dica": (DICA, {}),
-    "jda": (JDA, {"landmarks": "k-means"}),
-    "artl": (ARTLClassifier, {}),
-    "nystroem": (Nystroem, {}),
-    "search": (SweepSearchCV, {}),
+    "krr": (bk.KernelRidge, {}),
+    **{f"krr, {choice}": (bk.KernelRidge, {"landmarks": choice}) for choice in CHOICES[1:]},
+    "krr, cg": (bk.KernelRidge, {"solver": "cg"}),
+    "classifier": (bk.KernelRidgeClassifier, {"probability": True}),
+    "logistic": (bk.KernelLogisticClassifier, {}),
+    "sssl": (bk.SSSL, {}),
+    "xnv": (bk.XNV, {}),
+    "dica": (bk.DICA, {}),
+    "jda": (bk.JDA, {"landmarks": "k-means"}),
+    "artl": (bk.ARTLClassifier, {}),
+    "nystroem": (bk.Nystroem, {}),
+    "search": (bk.SweepSearchCV, {}),
 }
 
 
 @pytest.mark.parametrize("kind, settings", FEW.values(), ids=FEW)
 def test_fewer_rows_than_landmarks_are_all_used_with_one_warning(kind, settings):
     few, labels = X[:30], np.where(np.arange(30) < 20, np.arange(30) % 2, -1)
-    target = y[:30] if kind in (KernelRidge, SSSL, XNV, SweepSearchCV) else labels
+    target = y[:30] if kind in (bk.KernelRidge, bk.SSSL, bk.XNV, bk.SweepSearchCV) else labels
     rows = as_rows(da.from_array(few, chunks=11), target, domain=np.arange(30) // 20)
-    share = 15 if kind is XNV else 30
+    share = 15 if kind is bk.XNV else 30
 
     def fitted_with(count):
-        given = {"n_components" if kind is Nystroem else "n_landmarks": count, **settings}
-        if kind is SweepSearchCV:
-            return SweepSearchCV(KernelRidge(KERNEL, random_state=1, **given), {"alpha": [0.1, 1.0]}, cv=3).fit(rows)
+        given = {"n_components" if kind is bk.Nystroem else "n_landmarks": count, **settings}
+        if kind is bk.SweepSearchCV:
+            return bk.SweepSearchCV(bk.KernelRidge(KERNEL, random_state=1, **given), {"alpha": [0.1, 1.0]}, cv=3).fit(
+                rows
+            )
         return kind(KERNEL, random_state=1, **given).fit(rows)
 
     with pytest.warns(RankDeficiencyWarning, match="using 30 of [0-9]+ requested landmarks") as caught:
@@ -162,7 +149,7 @@ def test_fewer_rows_than_landmarks_are_all_used_with_one_warning(kind, settings)
     with catch_warnings():
         simplefilter("ignore", RankDeficiencyWarning)
         expected = fitted_with(share)
-    if kind is SweepSearchCV:
+    if kind is bk.SweepSearchCV:
         actual, expected = actual.best_estimator_, expected.best_estimator_
     assert actual.n_landmarks_ == expected.n_landmarks_ == share
     assert_array_equal(actual.landmarks_, expected.landmarks_)
@@ -171,7 +158,7 @@ def test_fewer_rows_than_landmarks_are_all_used_with_one_warning(kind, settings)
 
 def test_partial_fit_refuses_fewer_rows_than_landmarks():
     with pytest.raises(DataError, match=r"n_landmarks=31.*n_samples = 30"):
-        KernelRidge(KERNEL, n_landmarks=31).partial_fit(X[:30], y[:30])
+        bk.KernelRidge(KERNEL, n_landmarks=31).partial_fit(X[:30], y[:30])
 
 
 def test_domains_are_read_in_pieces(tmp_path):
@@ -221,7 +208,7 @@ def test_centres_of_many_rows_do_not_depend_on_the_executor(many, client):
     few = many[::4]
     lazy, centres = as_rows(da.from_array(few, chunks=(100, 3))), []
     for executor in ("serial", client):
-        with executing(executor):
+        with bk.executing(executor):
             centres.append(chosen("k-means", lazy, 15).landmarks)
     assert_array_equal(centres[0], centres[1])
     assert_array_equal(centres[0], chosen("k-means", as_rows(few), 15).landmarks)
@@ -247,7 +234,7 @@ def test_samples_have_twenty_rows_per_landmark_within_bounds(n_rows, n_features,
 def test_repeated_rows_give_fewer_landmarks_and_a_warning(choice):
     rows = np.repeat(X[:5], 8, axis=0)
     with pytest.warns(RankDeficiencyWarning, match=rf"{choice}.*5 .*12"):
-        model = KernelRidge(KERNEL, n_landmarks=M, landmarks=choice, random_state=0).fit(rows, np.tile(y[:8], 5))
+        model = bk.KernelRidge(KERNEL, n_landmarks=M, landmarks=choice, random_state=0).fit(rows, np.tile(y[:8], 5))
     assert len(model.landmarks_) == 5
     distances = np.sqrt(((model.landmarks_[:, None] - X[:5]) ** 2).sum(axis=2))
     assert_allclose(np.sort(distances.min(axis=0)), 0, atol=1e-12)
@@ -268,7 +255,7 @@ def test_skipped_bad_rows_are_no_landmarks(choice):
 
 def test_rpcholesky_refuses_an_indefinite_kernel():
     with pytest.raises(ConfigError, match=r"expected a positive definite kernel, found the sigmoid"):
-        fitted("rpcholesky", kernel=Sigmoid())
+        fitted("rpcholesky", kernel=bk.Sigmoid())
 
 
 def test_rpcholesky_refuses_to_exceed_the_free_memory(monkeypatch):
@@ -306,7 +293,7 @@ def test_the_sample_of_rpcholesky_is_limited_by_memory(monkeypatch, dtype, facto
 
 
 @every_choice
-@pytest.mark.parametrize("kernel", [KERNEL, Linear(), Polynomial(2, gamma=0.5)], ids=lambda k: k.name)
+@pytest.mark.parametrize("kernel", [KERNEL, bk.Linear(), bk.Polynomial(2, gamma=0.5)], ids=lambda k: k.name)
 def test_the_report_contains_the_trace_error_of_the_choice(choice, kernel):
     with pytest.warns(RankDeficiencyWarning) if kernel.name == "linear" else nullcontext():
         model = fitted(choice, kernel=kernel)
@@ -323,7 +310,7 @@ def test_the_report_contains_the_trace_error_of_the_choice(choice, kernel):
 
 
 def test_the_trace_error_in_float32_matches_the_dense_matrix():
-    model = KernelRidge(KERNEL, n_landmarks=M, landmarks="rpcholesky", random_state=0).fit(X.astype(np.float32), y)
+    model = bk.KernelRidge(KERNEL, n_landmarks=M, landmarks="rpcholesky", random_state=0).fit(X.astype(np.float32), y)
     rows = [int(np.argmin(((X.astype(np.float32) - z) ** 2).sum(axis=1))) for z in model.landmarks_]
     assert model.dtype_ == "float32"
     expected = reference_sampling.trace_error(reference.gaussian(X, X, 1.5), np.array(rows))
@@ -333,7 +320,7 @@ def test_the_trace_error_in_float32_matches_the_dense_matrix():
 @pytest.mark.parametrize("choice", [*CHOICES[1:], "fourier"])
 def test_a_choice_needs_a_number(choice):
     with pytest.raises(ConfigError, match=rf"n_landmarks: expected a number with landmarks='{choice}'"):
-        KernelRidge(KERNEL, landmarks=choice).fit(X, y)
+        bk.KernelRidge(KERNEL, landmarks=choice).fit(X, y)
 
 
 def test_an_unknown_choice_is_refused():

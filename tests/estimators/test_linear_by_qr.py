@@ -7,17 +7,7 @@ from numpy.testing import assert_array_equal
 from rounding import catch_warnings_of, precise_ridge
 from scipy import sparse
 
-from bigkernel import (
-    LinearRegression,
-    Predictor,
-    Ridge,
-    SweepSearchCV,
-    executing,
-    load_model,
-    open_corpus,
-    save_model,
-    write_corpus,
-)
+import bigkernel as bk
 from bigkernel.errors import AccuracyWarning
 from bigkernel.estimators import precision
 
@@ -53,7 +43,7 @@ def test_every_fit_is_accurate_to_a_thousandth_or_warns(condition, offset, dtype
     ):
         weight = g.uniform(0.1, 2, N) if weighted else None
         cut = {"bigkernel.chunk-bytes": int(g.integers(1024, 4000)), "bigkernel.block-rows": int(g.integers(3, 40))}
-        model = Ridge(alpha, fit_intercept=intercept)
+        model = bk.Ridge(alpha, fit_intercept=intercept)
         with dask.config.set({**cut, "bigkernel.min-segments": 3}):
             _, caught = catch_warnings_of(model.fit, X, Y, weight)
         error = distance(model.predict(X), precise_ridge(X, Y, alpha, intercept=intercept, weight=weight))
@@ -71,7 +61,7 @@ def test_every_fit_is_accurate_to_a_thousandth_or_warns(condition, offset, dtype
 def test_nearly_dependent_columns_are_solved_by_qr(intercept):
     U = np.linalg.qr(np.column_stack([np.ones(N), rng.normal(size=(N, 3))]))[0][:, 1:]
     X, target = np.column_stack([U[:, 0], U[:, 0] + 1e-13 * U[:, 1]]), U @ [1, 0.03, 0.03]
-    model, caught = catch_warnings_of(LinearRegression(fit_intercept=intercept).fit, X, target)
+    model, caught = catch_warnings_of(bk.LinearRegression(fit_intercept=intercept).fit, X, target)
     error = distance(model.predict(X), precise_ridge(X, target, intercept=intercept))
     assert error < 1e-3 or caught == [AccuracyWarning]
     assert model.fit_report()["sums"] == "qr"
@@ -81,7 +71,7 @@ def test_nearly_dependent_columns_are_solved_by_qr(intercept):
 def test_offsets_cost_no_accuracy():
     X, Y = table(1e2, 1e8)
     for intercept in (True, False):
-        model = LinearRegression(fit_intercept=intercept).fit(X, Y)
+        model = bk.LinearRegression(fit_intercept=intercept).fit(X, Y)
         assert distance(model.predict(X), precise_ridge(X, Y, intercept=intercept)) < 1e-11
         assert model.fit_report()["sums"] == "float64"
 
@@ -89,7 +79,7 @@ def test_offsets_cost_no_accuracy():
 def test_equal_columns_share_their_coefficients():
     X, Y = table(1e8, 0.0, seed=5)
     twice = np.column_stack([X, X[:, 0]])
-    model = LinearRegression().fit(twice, Y)
+    model = bk.LinearRegression().fit(twice, Y)
     assert model.fit_report()["sums"] == "qr"
     assert distance(model.predict(twice), precise_ridge(X, Y)) < 1e-6
     # rounding ε of columns of length 1 rotates the null direction by ε σ₁/σ_d, d = 4; in their own units its share
@@ -103,15 +93,15 @@ def test_equal_columns_share_their_coefficients():
 
 def test_refits_use_the_r_factor_and_partial_fits_the_moments(tmp_path):
     X, Y = table(1e10, 1e3)
-    model = Ridge(1e-14).fit(X, Y)
+    model = bk.Ridge(1e-14).fit(X, Y)
     assert model.fit_report()["sums"] == "qr"
     for alpha, intercept in ((1e-12, True), (1e-13, False)):
         model.set_params(alpha=alpha, fit_intercept=intercept).refit()  # warnings are errors here
         assert distance(model.predict(X), precise_ridge(X, Y, alpha, intercept=intercept)) < 1e-4
-    save_model(model, tmp_path / "a.model")
-    read = load_model(tmp_path / "a.model")
+    bk.save_model(model, tmp_path / "a.model")
+    read = bk.load_model(tmp_path / "a.model")
     assert_array_equal(read.predict(X), model.predict(X))
-    assert_array_equal(Predictor.of(model).predict(X), model.predict(X))
+    assert_array_equal(bk.Predictor.of(model).predict(X), model.predict(X))
     assert_array_equal(read.refit().coef_, model.coef_)
     with pytest.warns(AccuracyWarning):
         model.partial_fit(X, Y)
@@ -120,11 +110,11 @@ def test_refits_use_the_r_factor_and_partial_fits_the_moments(tmp_path):
 
 def test_penalties_by_target_and_by_gcv_use_the_r_factor():
     X, Y = table(1e10, 0.0)
-    each = Ridge([1e-14, 1e-10]).fit(X, Y)
+    each = bk.Ridge([1e-14, 1e-10]).fit(X, Y)
     expected = [precise_ridge(X, Y[:, c], alpha) for c, alpha in enumerate((1e-14, 1e-10))]
     assert each.fit_report()["sums"] == "qr"
     assert distance(each.predict(X), np.column_stack(expected)) < 1e-5
-    model = Ridge(1e-14).fit(X, Y[:, 0])
+    model = bk.Ridge(1e-14).fit(X, Y[:, 0])
     chosen = model.set_params(alpha="gcv").refit().alpha_
     U, values, _ = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)
     explained = U.T @ (Y[:, 0] - Y[:, 0].mean())
@@ -140,7 +130,7 @@ def test_penalties_by_target_and_by_gcv_use_the_r_factor():
 def test_the_best_model_of_a_search_is_solved_by_qr():
     X, Y = table(1e10, 0.0)
     with pytest.warns(AccuracyWarning):  # of the folds
-        search = SweepSearchCV(Ridge(), {"alpha": [1e-14]}, cv=3).fit(X, Y)
+        search = bk.SweepSearchCV(bk.Ridge(), {"alpha": [1e-14]}, cv=3).fit(X, Y)
     assert search.best_estimator_.fit_report()["sums"] == "qr"
     assert distance(search.predict(X), precise_ridge(X, Y, 1e-14)) < 1e-4
 
@@ -149,7 +139,7 @@ def test_sparse_rows_give_the_bits_of_dense_ones():
     X, Y = table(1e10, 0.0)
     wide = np.zeros((N, 80))
     wide[:, ::20] = X
-    fits = [LinearRegression().fit(rows, Y) for rows in (wide, sparse.csr_array(wide))]
+    fits = [bk.LinearRegression().fit(rows, Y) for rows in (wide, sparse.csr_array(wide))]
     assert [model.fit_report()["sums"] for model in fits] == ["qr", "qr"]
     assert_array_equal(fits[0].coef_, fits[1].coef_)
     assert distance(fits[1].predict(sparse.csr_array(wide)), precise_ridge(X, Y)) < 1e-5
@@ -158,17 +148,17 @@ def test_sparse_rows_give_the_bits_of_dense_ones():
 def test_too_many_columns_for_qr_warn(monkeypatch):
     monkeypatch.setattr(precision, "MOST_COLUMNS", D)
     with pytest.warns(AccuracyWarning):
-        model = LinearRegression().fit(*table(1e10, 0.0))
+        model = bk.LinearRegression().fit(*table(1e10, 0.0))
     assert model.fit_report()["sums"] == "float64"
 
 
 def test_executors_and_resuming_give_the_same_bits(tmp_path, client):
     X, Y = table(1e10, 1e3)
-    corpus, bits = write_corpus(tmp_path / "rows.corpus", X, Y[:, 0], chunk_rows=7), []
+    corpus, bits = bk.write_corpus(tmp_path / "rows.corpus", X, Y[:, 0], chunk_rows=7), []
     for executor, resume in (("serial", False), ("threads", True), (client, None)):
         run = {} if resume is None else {"run": tmp_path / "run", "resume": resume}
-        with executing(executor, **run):
-            model = LinearRegression().fit(open_corpus(corpus.path))
+        with bk.executing(executor, **run):
+            model = bk.LinearRegression().fit(bk.open_corpus(corpus.path))
         bits.append(model.coef_.tobytes() + np.asarray(model.intercept_).tobytes())
         assert model.fit_report()["sums"] == "qr"
         if resume:

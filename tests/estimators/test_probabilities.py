@@ -12,17 +12,7 @@ from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.metrics import brier_score_loss, log_loss
 
-from bigkernel import (
-    ARTLClassifier,
-    Gaussian,
-    KernelRidgeClassifier,
-    SSSLClassifier,
-    SweepSearchCV,
-    XNVClassifier,
-    executing,
-    load_model,
-    save_model,
-)
+import bigkernel as bk
 from bigkernel.config import settings
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
@@ -41,18 +31,18 @@ X = rng.normal(size=(N, 3))
 Y = (X[:, 0] + 0.6 * rng.normal(size=N) > 0) + 1 * (X[:, 1] + 0.3 * rng.normal(size=N) > 0.8)
 PARTLY = np.where(np.arange(N) % 3 == 0, -1, Y)
 WEIGHT = rng.uniform(0.2, 3, N)
-GIVEN = {"kernel": Gaussian(1.5), "landmarks": X[:20]}
+GIVEN = {"kernel": bk.Gaussian(1.5), "landmarks": X[:20]}
 FOLD = HeldOutFolds(FOLDS - 1).of(Chunk(X)) % FOLDS
 MODELS = {
-    "krr": (KernelRidgeClassifier(**GIVEN), Y),
-    "krr with an intercept": (KernelRidgeClassifier(fit_intercept=True, **GIVEN), Y),
-    "krr of two": (KernelRidgeClassifier(**GIVEN), Y > 0),
-    "krr exact": (KernelRidgeClassifier(Gaussian(1.5)), Y),
-    "sssl": (SSSLClassifier(n_components=10, manifold=0, **GIVEN), PARTLY),
-    "sssl with a graph": (SSSLClassifier(n_components=10, manifold=0.3, **GIVEN), PARTLY),
-    "sssl exact": (SSSLClassifier(Gaussian(1.5), n_components=10, manifold=0), PARTLY),
-    "xnv": (XNVClassifier(**GIVEN), PARTLY),
-    "artl": (ARTLClassifier(n_rounds=0, manifold=0, **GIVEN), PARTLY),
+    "krr": (bk.KernelRidgeClassifier(**GIVEN), Y),
+    "krr with an intercept": (bk.KernelRidgeClassifier(fit_intercept=True, **GIVEN), Y),
+    "krr of two": (bk.KernelRidgeClassifier(**GIVEN), Y > 0),
+    "krr exact": (bk.KernelRidgeClassifier(bk.Gaussian(1.5)), Y),
+    "sssl": (bk.SSSLClassifier(n_components=10, manifold=0, **GIVEN), PARTLY),
+    "sssl with a graph": (bk.SSSLClassifier(n_components=10, manifold=0.3, **GIVEN), PARTLY),
+    "sssl exact": (bk.SSSLClassifier(bk.Gaussian(1.5), n_components=10, manifold=0), PARTLY),
+    "xnv": (bk.XNVClassifier(**GIVEN), PARTLY),
+    "artl": (bk.ARTLClassifier(n_rounds=0, manifold=0, **GIVEN), PARTLY),
 }
 
 
@@ -95,9 +85,9 @@ def test_probabilities_predictions_and_decision_values_agree(name):
 
 
 def test_scaling_weights_and_penalty_changes_nothing():
-    expected = KernelRidgeClassifier(probability=True, **GIVEN).fit(X, Y).predict_proba(X)
+    expected = bk.KernelRidgeClassifier(probability=True, **GIVEN).fit(X, Y).predict_proba(X)
     for scale in (1e100, 1e-200):
-        model = KernelRidgeClassifier(probability=True, alpha=scale, **GIVEN).fit(X, Y, np.full(N, scale))
+        model = bk.KernelRidgeClassifier(probability=True, alpha=scale, **GIVEN).fit(X, Y, np.full(N, scale))
         assert_allclose(model.predict_proba(X), expected, rtol=1e-6)
 
 
@@ -132,9 +122,9 @@ def test_copies_of_a_group_are_held_out_together():
     assert len(np.unique(fold)) == FOLDS
 
 
-@pytest.mark.parametrize("form", [GIVEN, {"kernel": Gaussian(1.5)}], ids=["landmarks", "exact"])
+@pytest.mark.parametrize("form", [GIVEN, {"kernel": bk.Gaussian(1.5)}], ids=["landmarks", "exact"])
 def test_folds_without_usable_rows_are_refused(form):
-    model, two = KernelRidgeClassifier(probability=True, **form), (Y > 0).astype(int)
+    model, two = bk.KernelRidgeClassifier(probability=True, **form), (Y > 0).astype(int)
     one = np.where(two == 1, 0, np.arange(N))
     messages = {"1 groups: 0 of 2": np.zeros(N, int), "2 groups: 0 of 2": two, "of a single class": one}
     for message, group in messages.items():
@@ -144,7 +134,7 @@ def test_folds_without_usable_rows_are_refused(form):
 
 
 def test_one_fold_without_rows_is_refused(monkeypatch):
-    model = KernelRidgeClassifier(probability=True, **GIVEN)
+    model = bk.KernelRidgeClassifier(probability=True, **GIVEN)
     few = np.flatnonzero(HeldOutFolds(1).of(Chunk(X, group=np.arange(N))) != 0)[:3]
     fold = lambda method, statistic: replace(statistic, folds=HeldOutFolds(1))  # noqa: E731
     monkeypatch.setattr(fitting, "with_folds", fold)
@@ -153,7 +143,7 @@ def test_one_fold_without_rows_is_refused(monkeypatch):
 
 
 def test_one_fold_is_held_out_if_memory_is_short():
-    model = KernelRidgeClassifier(probability=True, **GIVEN)
+    model = bk.KernelRidgeClassifier(probability=True, **GIVEN)
     five = model.fit(X, Y).fit_report()["calibration_rows"]
     plan, limit = model.plan(X, Y), 10**8
     size = fitting.with_folds(
@@ -165,15 +155,15 @@ def test_one_fold_is_held_out_if_memory_is_short():
         assert one.fit_report()["calibration_rows"] == (FOLD == 0).sum()
         assert one.plan(X, Y).task_bytes < plan.task_bytes
     assert five == N
-    assert one.plan(X, Y).flops > KernelRidgeClassifier(**GIVEN).plan(X, Y).flops
+    assert one.plan(X, Y).flops > bk.KernelRidgeClassifier(**GIVEN).plan(X, Y).flops
 
 
 def test_a_resumed_fit_calibrates_again_for_another_penalty(tmp_path, make_corpus):
     corpus = make_corpus(X, y=Y, classes=(0, 1, 2))
-    model = KernelRidgeClassifier(probability=True, **GIVEN)
-    with executing("serial", run=tmp_path / "run"):
+    model = bk.KernelRidgeClassifier(probability=True, **GIVEN)
+    with bk.executing("serial", run=tmp_path / "run"):
         first = model.fit(corpus).predict_proba(X)
-    with executing("serial", run=tmp_path / "run", resume=True):
+    with bk.executing("serial", run=tmp_path / "run", resume=True):
         other = model.set_params(alpha=30.0).fit(corpus).predict_proba(X)
         assert model.fit_report()["sweep"]["resumed_segments"] > 0
     assert_array_equal(other, model.fit(corpus).predict_proba(X))
@@ -181,17 +171,17 @@ def test_a_resumed_fit_calibrates_again_for_another_penalty(tmp_path, make_corpu
 
 
 def test_unsupported_calls_are_refused():
-    assert not hasattr(KernelRidgeClassifier(), "predict_proba")
+    assert not hasattr(bk.KernelRidgeClassifier(), "predict_proba")
     with pytest.raises(AttributeError, match="has no predict_proba: set probability=True and fit again"):
-        KernelRidgeClassifier(**GIVEN).fit(X, Y).predict_proba(X)
-    model = KernelRidgeClassifier(probability=True, **GIVEN).fit(X, Y)
+        bk.KernelRidgeClassifier(**GIVEN).fit(X, Y).predict_proba(X)
+    model = bk.KernelRidgeClassifier(probability=True, **GIVEN).fit(X, Y)
     assert not hasattr(model, "partial_fit")
-    late = KernelRidgeClassifier(**GIVEN).fit(X, Y).set_params(probability=True)
+    late = bk.KernelRidgeClassifier(**GIVEN).fit(X, Y).set_params(probability=True)
     refused = {
         "refit": model.refit,
         "with_landmarks": lambda: model.with_landmarks(5),
         "fitted with probability=False": lambda: late.predict_proba(X),
-        "solver='direct'": lambda: KernelRidgeClassifier(probability=True, solver="cg", **GIVEN).fit(X, Y),
+        "solver='direct'": lambda: bk.KernelRidgeClassifier(probability=True, solver="cg", **GIVEN).fit(X, Y),
     }
     for message, call in refused.items():
         with pytest.raises(ConfigError, match=message):
@@ -200,19 +190,19 @@ def test_unsupported_calls_are_refused():
 
 
 def test_a_search_gives_a_model_with_probabilities():
-    search = SweepSearchCV(KernelRidgeClassifier(probability=True, **GIVEN), {"alpha": [1.0, 10.0]}).fit(X, Y)
-    expected = KernelRidgeClassifier(probability=True, **GIVEN).set_params(**search.best_params_).fit(X, Y)
+    search = bk.SweepSearchCV(bk.KernelRidgeClassifier(probability=True, **GIVEN), {"alpha": [1.0, 10.0]}).fit(X, Y)
+    expected = bk.KernelRidgeClassifier(probability=True, **GIVEN).set_params(**search.best_params_).fit(X, Y)
     assert_allclose(search.predict_proba(X), expected.predict_proba(X), rtol=1e-7)
     assert_allclose(search.predict_log_proba(X), expected.predict_log_proba(X), rtol=1e-6)
-    plain = KernelRidgeClassifier(**GIVEN)
-    assert not hasattr(SweepSearchCV(plain, {"alpha": [1.0]}), "predict_proba")
-    assert hasattr(SweepSearchCV(plain, {"probability": [True]}).fit(X, Y), "predict_proba")
+    plain = bk.KernelRidgeClassifier(**GIVEN)
+    assert not hasattr(bk.SweepSearchCV(plain, {"alpha": [1.0]}), "predict_proba")
+    assert hasattr(bk.SweepSearchCV(plain, {"probability": [True]}).fit(X, Y), "predict_proba")
 
 
 @pytest.mark.parametrize("y", [Y, (Y > 0).astype(int)], ids=["three", "two"])
 def test_scores_of_probabilities_match_scikit_learn(make_corpus, y):
     corpus = make_corpus(X, y=y, weight=WEIGHT, classes=tuple(range(y.max() + 1)))
-    model = KernelRidgeClassifier(probability=True, **GIVEN).fit(corpus)
+    model = bk.KernelRidgeClassifier(probability=True, **GIVEN).fit(corpus)
     actual, p = evaluate(model, corpus, as_rows(corpus), of="scored", pictures=False), model.predict_proba(X)
     assert actual["log_loss"] == pytest.approx(log_loss(y, p, sample_weight=WEIGHT), rel=1e-6)
     brier = brier_score_loss(y, p, sample_weight=WEIGHT, scale_by_half=False)
@@ -241,10 +231,10 @@ def test_commands_calibrate_and_report_scores(run, make_corpus, tmp_path, monkey
 
 
 def test_a_model_file_needs_both_numbers_of_a_calibration(tmp_path):
-    model = KernelRidgeClassifier(Gaussian(1.5), n_landmarks=20, probability=True, random_state=0).fit(X, Y)
-    save_model(model, tmp_path / "m")
-    assert_array_equal(load_model(tmp_path / "m").predict_proba(X), model.predict_proba(X))
+    model = bk.KernelRidgeClassifier(bk.Gaussian(1.5), n_landmarks=20, probability=True, random_state=0).fit(X, Y)
+    bk.save_model(model, tmp_path / "m")
+    assert_array_equal(bk.load_model(tmp_path / "m").predict_proba(X), model.predict_proba(X))
     model._fitted.calibration.__dict__["offset"] = None
-    save_model(model, tmp_path / "half")
+    bk.save_model(model, tmp_path / "half")
     with pytest.raises(ModelRejectedError, match="expected Array"):
-        load_model(tmp_path / "half")
+        bk.load_model(tmp_path / "half")

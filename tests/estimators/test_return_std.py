@@ -13,21 +13,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Ex
 from sklearn.gaussian_process.kernels import Matern as MaternProcess
 from sklearn.pipeline import make_pipeline
 
-from bigkernel import (
-    SSSL,
-    Gaussian,
-    KernelRidge,
-    KernelRidgeClassifier,
-    Linear,
-    Matern,
-    Polynomial,
-    Rescaler,
-    Ridge,
-    Sigmoid,
-    SSSLClassifier,
-    Standardizer,
-    executing,
-)
+import bigkernel as bk
 from bigkernel.data import run_directory
 from bigkernel.errors import ConfigError, PlanTooLargeError
 from bigkernel.estimators import checks
@@ -45,7 +31,7 @@ LENGTHS = np.array([0.8, 1.0, 1.5, 2.0])
 every_kernel = pytest.mark.parametrize("kernel", POSITIVE.values(), ids=POSITIVE)
 FORMS = {"exact": {}, "landmarks": {"landmarks": Z}}
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-SAME = {"kernel": Gaussian(1.4), "alpha": ALPHA}
+SAME = {"kernel": bk.Gaussian(1.4), "alpha": ALPHA}
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 
@@ -69,7 +55,7 @@ def gaussian(A, B):
 @every_form
 @every_kernel
 def test_deviations_match_the_dense_process(kernel, form):
-    model = KernelRidge(kernel, alpha=ALPHA, fit_intercept=False, **form).fit(X, y)
+    model = bk.KernelRidge(kernel, alpha=ALPHA, fit_intercept=False, **form).fit(X, y)
     mean, std = model.predict(NEW, return_std=True)
     assert mean.shape == std.shape == (33,)
     # the distance of a row to itself is 1e-16 by rounding, and Matérn 1/2 takes its square root
@@ -78,14 +64,14 @@ def test_deviations_match_the_dense_process(kernel, form):
 
 
 PROCESSES = {
-    "gaussian": (Gaussian(1.4), RBF(1.4)),
-    "gaussian of four lengths": (Gaussian(LENGTHS), RBF(LENGTHS)),
-    "matern 1/2": (Matern(2.0, nu=0.5), MaternProcess(2.0, nu=0.5)),
-    "matern 3/2": (Matern(2.0, nu=1.5), MaternProcess(2.0, nu=1.5)),
-    "matern 5/2": (Matern(2.0, nu=2.5), MaternProcess(2.0, nu=2.5)),
-    "linear": (Linear(), DotProduct(0.0, "fixed")),
+    "gaussian": (bk.Gaussian(1.4), RBF(1.4)),
+    "gaussian of four lengths": (bk.Gaussian(LENGTHS), RBF(LENGTHS)),
+    "matern 1/2": (bk.Matern(2.0, nu=0.5), MaternProcess(2.0, nu=0.5)),
+    "matern 3/2": (bk.Matern(2.0, nu=1.5), MaternProcess(2.0, nu=1.5)),
+    "matern 5/2": (bk.Matern(2.0, nu=2.5), MaternProcess(2.0, nu=2.5)),
+    "linear": (bk.Linear(), DotProduct(0.0, "fixed")),
     "polynomial": (
-        Polynomial(2, 0.4, 1.5),
+        bk.Polynomial(2, 0.4, 1.5),
         Exponentiation(ConstantKernel(0.4) * DotProduct(0.0, "fixed") + ConstantKernel(1.5), 2),
     ),
 }
@@ -93,7 +79,7 @@ PROCESSES = {
 
 @pytest.mark.parametrize("kernel, process", PROCESSES.values(), ids=PROCESSES)
 def test_exact_fits_match_scikit_learn_with_weights_as_inverse_noise(kernel, process):
-    model = KernelRidge(kernel, alpha=ALPHA, fit_intercept=False).fit(X, Y, sample_weight=WEIGHT)
+    model = bk.KernelRidge(kernel, alpha=ALPHA, fit_intercept=False).fit(X, Y, sample_weight=WEIGHT)
     noise = ALPHA / WEIGHT
     theirs = GaussianProcessRegressor(process, alpha=noise, optimizer=None).fit(X, Y)
     mean, std = model.predict(NEW, return_std=True)
@@ -109,9 +95,9 @@ def test_single_precision_blocks_give_three_digits(kernel, fit_intercept):
     k = reference.of_kernel(kernel)
     rows, new, landmarks = (values.astype(np.float32) for values in (X, NEW, Z))
     settings = {"kernel": kernel, "alpha": ALPHA, "landmarks": landmarks, "fit_intercept": fit_intercept}
-    model = KernelRidge(**settings).fit(rows, y)
+    model = bk.KernelRidge(**settings).fit(rows, y)
     assert model.dtype_ == "float32"
-    double = KernelRidge(**settings, dtype="float64").fit(rows, y).predict(new, return_std=True)[1]
+    double = bk.KernelRidge(**settings, dtype="float64").fit(rows, y).predict(new, return_std=True)[1]
     # k(x, x) − ‖φ‖² is a difference of numbers with errors of 1e-7 of the largest k(x, x)
     tolerance = 1e-5 * np.diagonal(k(new, new)).max()
     assert_allclose(model.predict(new, return_std=True)[1] ** 2, double**2, rtol=1e-3, atol=tolerance)
@@ -123,7 +109,7 @@ def test_single_precision_blocks_give_three_digits(kernel, fit_intercept):
 @every_form
 @pytest.mark.parametrize("target, shape", [(y, (33,)), (Y[:, :1], (33, 1)), (Y, (33, 2))], ids=["y", "column", "Y"])
 def test_the_pair_has_the_shape_of_the_prediction(target, shape, form):
-    model = KernelRidge(**SAME, fit_intercept=False, **form).fit(X, target)
+    model = bk.KernelRidge(**SAME, fit_intercept=False, **form).fit(X, target)
     mean, std = model.predict(NEW, return_std=True)
     assert mean.shape == std.shape == model.predict(NEW).shape == shape
     assert mean.dtype == std.dtype == np.float64
@@ -144,7 +130,7 @@ def build(tmp_path, make_corpus):
 @pytest.mark.parametrize("kind", LAZY)
 @every_form
 def test_lazy_rows_give_a_lazy_pair_equal_to_that_of_numpy(build, kind, form):
-    model = KernelRidge(**SAME, fit_intercept=True, **form).fit(X, Y)
+    model = bk.KernelRidge(**SAME, fit_intercept=True, **form).fit(X, Y)
     expected = model.predict(NEW, return_std=True)
     pair = model.predict(build(kind), return_std=True)
     assert isinstance(pair, tuple)
@@ -162,8 +148,8 @@ def test_lazy_rows_give_a_lazy_pair_equal_to_that_of_numpy(build, kind, form):
 def test_unlabelled_rows_of_a_corpus_do_not_change_deviations(make_corpus, form):
     holes = np.where(np.arange(N) % 4 == 0, np.nan, y)
     kept = np.isfinite(holes)
-    model = KernelRidge(**SAME, **form).fit(make_corpus(X, y=holes, weight=WEIGHT))
-    expected = KernelRidge(**SAME, **form).fit(X[kept], y[kept], WEIGHT[kept]).predict(NEW, return_std=True)
+    model = bk.KernelRidge(**SAME, **form).fit(make_corpus(X, y=holes, weight=WEIGHT))
+    expected = bk.KernelRidge(**SAME, **form).fit(X[kept], y[kept], WEIGHT[kept]).predict(NEW, return_std=True)
     actual = model.predict(NEW, return_std=True)
     assert_allclose(actual[0], expected[0], atol=1e-9)
     assert_allclose(actual[1], expected[1], rtol=1e-9)
@@ -171,8 +157,8 @@ def test_unlabelled_rows_of_a_corpus_do_not_change_deviations(make_corpus, form)
 
 def test_row_maps_apply_to_deviations(make_corpus, tmp_path):
     corpus = make_corpus(NEW, chunk_rows=11)
-    steps = [Rescaler(0.5), Standardizer()]
-    model = make_pipeline(*steps, KernelRidge(Linear(), alpha=ALPHA, fit_intercept=False)).fit(X, y)
+    steps = [bk.Rescaler(0.5), bk.Standardizer()]
+    model = make_pipeline(*steps, bk.KernelRidge(bk.Linear(), alpha=ALPHA, fit_intercept=False)).fit(X, y)
     mapped = [(0.5 * rows - (0.5 * X).mean(0)) / (0.5 * X).std(0) for rows in (X, NEW)]
     expected = np.sqrt(variance(reference.linear, {}, rows=mapped[0], new=mapped[1]))
     assert_allclose(model.predict(corpus, return_std=True)[1].compute(), expected, rtol=1e-9)
@@ -185,7 +171,7 @@ def test_row_maps_apply_to_deviations(make_corpus, tmp_path):
 def test_written_deviations_equal_those_of_predict(build, kind, form, tmp_path):
     rows = build(kind)
     for name, target, decision in (("flat", y, False), ("two", Y, True)):
-        model = KernelRidge(**SAME, fit_intercept=True, **form).fit(X, target)
+        model = bk.KernelRidge(**SAME, fit_intercept=True, **form).fit(X, target)
         mean, std = model.predict(NEW, return_std=True)
         written = model.predict_to(rows, tmp_path / name, std=True, decision=decision)
         assert sorted(written.array_keys()) == sorted(["prediction", "std", *(["decision"] if decision else [])])
@@ -203,10 +189,10 @@ def test_written_deviations_equal_those_of_predict(build, kind, form, tmp_path):
 def test_threads_and_a_run_give_the_bits_of_the_serial_executor(make_corpus, tmp_path, form, monkeypatch):
     monkeypatch.setattr(run_directory, "_DETACH_BYTES", 100)  # every array of the model travels through the run
     corpus = make_corpus(NEW, chunk_rows=5)
-    model = KernelRidge(**SAME, fit_intercept=True, **form).fit(X, y)
+    model = bk.KernelRidge(**SAME, fit_intercept=True, **form).fit(X, y)
     deviations = []
     for name, options in (("serial", {}), ("threads", {}), ("run", {"run": tmp_path / "work"})):
-        with executing("threads" if name == "run" else name, **options):
+        with bk.executing("threads" if name == "run" else name, **options):
             deviations.append(model.predict_to(corpus, tmp_path / name, std=True)["std"][...])
     assert_array_equal(deviations[1], deviations[0])
     assert_array_equal(deviations[2], deviations[0])
@@ -218,12 +204,12 @@ def test_threads_and_a_run_give_the_bits_of_the_serial_executor(make_corpus, tmp
 def test_a_cluster_gives_the_bits_of_this_process(make_corpus, tmp_path, client):
     form = FORMS["landmarks"]
     corpus = make_corpus(NEW, chunk_rows=5)
-    model = KernelRidge(**SAME, fit_intercept=True, **form).fit(X, y)
-    with executing("serial"):
+    model = bk.KernelRidge(**SAME, fit_intercept=True, **form).fit(X, y)
+    with bk.executing("serial"):
         here = model.predict_to(corpus, tmp_path / "here", std=True)["std"][...]
-    with executing(client):
+    with bk.executing(client):
         there = model.predict_to(corpus, tmp_path / "there", std=True)["std"][...]
-        fitted = KernelRidge(**SAME, fit_intercept=True, **form).fit(make_corpus(X, name="rows", y=y))
+        fitted = bk.KernelRidge(**SAME, fit_intercept=True, **form).fit(make_corpus(X, name="rows", y=y))
     assert_array_equal(there, here)
     assert_allclose(fitted.predict(NEW, return_std=True)[1], here, rtol=1e-9)
     mean, std = client.gather(client.compute(list(model.predict(corpus, return_std=True))))
@@ -233,21 +219,21 @@ def test_a_cluster_gives_the_bits_of_this_process(make_corpus, tmp_path, client)
 
 @every_form
 def test_changed_parameters_do_not_change_deviations_before_the_next_fit(form):
-    model, before = KernelRidge(**SAME, **form).fit(X, y), KernelRidge(**SAME, **form).fit(X, y)
+    model, before = bk.KernelRidge(**SAME, **form).fit(X, y), bk.KernelRidge(**SAME, **form).fit(X, y)
     model.predict(NEW, return_std=True)
     model.set_params(alpha=5.0, fit_intercept=True, kernel__sigma=0.1)
     assert model.alpha_ == ALPHA
     assert_array_equal(model.predict(NEW, return_std=True), before.predict(NEW, return_std=True))
     model.set_params(kernel__sigma=1.4).fit(X, y)
     assert model.alpha_ == 5.0
-    fresh = KernelRidge(Gaussian(1.4), alpha=5.0, fit_intercept=True, **form).fit(X, y)
+    fresh = bk.KernelRidge(bk.Gaussian(1.4), alpha=5.0, fit_intercept=True, **form).fit(X, y)
     assert_array_equal(model.predict(NEW, return_std=True), fresh.predict(NEW, return_std=True))
 
 
 @ignore_rank_warnings
 @every_form
 def test_deviations_of_an_indefinite_kernel_are_refused(form, make_corpus, tmp_path):
-    model = KernelRidge(Sigmoid(1.0, -0.5), alpha=ALPHA, **form).fit(X, y)
+    model = bk.KernelRidge(bk.Sigmoid(1.0, -0.5), alpha=ALPHA, **form).fit(X, y)
     before = model.predict(NEW)
     corpus = make_corpus(NEW)
     with pytest.raises(ConfigError, match="expected a positive definite kernel, found the sigmoid"):
@@ -261,10 +247,10 @@ def test_deviations_of_an_indefinite_kernel_are_refused(form, make_corpus, tmp_p
 
 
 OTHERS = {
-    "KernelRidgeClassifier": lambda: KernelRidgeClassifier(**SAME, landmarks=Z).fit(X, LABELS),
-    "SSSLClassifier": lambda: SSSLClassifier(**SAME, n_components=4, landmarks=Z).fit(X, LABELS),
-    "SSSL": lambda: SSSL(**SAME, n_components=4, landmarks=Z).fit(X, y),
-    "Ridge": lambda: Ridge().fit(X, y),
+    "KernelRidgeClassifier": lambda: bk.KernelRidgeClassifier(**SAME, landmarks=Z).fit(X, LABELS),
+    "SSSLClassifier": lambda: bk.SSSLClassifier(**SAME, n_components=4, landmarks=Z).fit(X, LABELS),
+    "SSSL": lambda: bk.SSSL(**SAME, n_components=4, landmarks=Z).fit(X, y),
+    "Ridge": lambda: bk.Ridge().fit(X, y),
 }
 
 
@@ -279,7 +265,7 @@ def test_other_estimators_have_no_deviations(name, make_corpus, tmp_path):
 
 
 def test_deviations_of_an_exact_fit_refuse_a_matrix_larger_than_memory(monkeypatch):
-    model = KernelRidge(**SAME).fit(X, y)
+    model = bk.KernelRidge(**SAME).fit(X, y)
     monkeypatch.setattr(checks, "EXACT_BYTES", 8 * N * N - 1)
     assert model.predict(NEW).shape == (33,)
     with pytest.raises(PlanTooLargeError, match="90×90"):

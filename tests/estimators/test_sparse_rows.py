@@ -10,17 +10,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.pipeline import make_pipeline
 
-from bigkernel import (
-    Gaussian,
-    KernelRidge,
-    Linear,
-    Nystroem,
-    Ridge,
-    SweepSearchCV,
-    UnitNormalizer,
-    executing,
-    write_corpus,
-)
+import bigkernel as bk
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import DataError
@@ -32,12 +22,12 @@ RNG = np.random.default_rng(3)
 X = RNG.normal(size=(240, 12)) * (RNG.random((240, 12)) < 0.6)
 y = X[:, 0] + X[:, 1] * X[:, 2]
 labels = (y > 0).astype(int)
-PIPELINE = make_pipeline(UnitNormalizer(), KernelRidge(Gaussian(1.0), n_landmarks=30, random_state=0))
+PIPELINE = make_pipeline(bk.UnitNormalizer(), bk.KernelRidge(bk.Gaussian(1.0), n_landmarks=30, random_state=0))
 MODELS = {
-    "exact": KernelRidge(Gaussian(2.0), alpha=0.1),
-    "landmarks": KernelRidge(Gaussian(2.0), alpha=0.1, n_landmarks=30, random_state=0),
-    "linear": Ridge(alpha=0.1),
-    "a search of a pipeline": SweepSearchCV(PIPELINE, {"kernelridge__alpha": [0.1, 1.0]}),
+    "exact": bk.KernelRidge(bk.Gaussian(2.0), alpha=0.1),
+    "landmarks": bk.KernelRidge(bk.Gaussian(2.0), alpha=0.1, n_landmarks=30, random_state=0),
+    "linear": bk.Ridge(alpha=0.1),
+    "a search of a pipeline": bk.SweepSearchCV(PIPELINE, {"kernelridge__alpha": [0.1, 1.0]}),
 }
 
 
@@ -52,15 +42,15 @@ def test_fits_and_predictions_equal_those_of_dense_rows(model, kind):
 
 def test_a_dask_array_of_sparse_blocks_is_read_as_its_rows():
     blocks = da.from_array(X, chunks=(100, 12)).map_blocks(sparse.csr_matrix)
-    model = KernelRidge(Gaussian(2.0), n_landmarks=20, random_state=0)
+    model = bk.KernelRidge(bk.Gaussian(2.0), n_landmarks=20, random_state=0)
     assert_array_equal(model.fit(blocks, y).predict(X), model.fit(da.from_array(X, chunks=(100, 12)), y).predict(X))
 
 
 def test_wide_rows_become_dense_in_pieces():
     n, d = 4000, 5000  # 160 MB when dense
     S = sparse.random_array((n, d), density=0.002, format="csr", rng=np.random.default_rng(0))
-    model = KernelRidge(Gaussian(2.0), n_landmarks=10, random_state=0)
-    with dask.config.set({"bigkernel.chunk-bytes": 2**22, "bigkernel.block-rows": 100}), executing("serial"):
+    model = bk.KernelRidge(bk.Gaussian(2.0), n_landmarks=10, random_state=0)
+    with dask.config.set({"bigkernel.chunk-bytes": 2**22, "bigkernel.block-rows": 100}), bk.executing("serial"):
         tracemalloc.start()
         try:
             values = model.fit(S, S[:, [0]].toarray()[:, 0]).predict(S)
@@ -72,7 +62,7 @@ def test_wide_rows_become_dense_in_pieces():
 
 
 def test_plans_count_a_dense_chunk():
-    statistic = MomentStatistic(LandmarkMap(Gaussian(2.0), X[:20], np.dtype("f8")), Targets(1))
+    statistic = MomentStatistic(LandmarkMap(bk.Gaussian(2.0), X[:20], np.dtype("f8")), Targets(1))
     with dask.config.set({"bigkernel.chunk-bytes": 2**14}):
         held = plan_sweep(as_rows(sparse.csr_array(X), y), statistic)
     assert held.chunk_bytes >= held.chunk_rows * 12 * 8
@@ -81,16 +71,16 @@ def test_plans_count_a_dense_chunk():
 
 def test_a_corpus_of_sparse_rows_holds_dense_ones(tmp_path):
     with dask.config.set({"bigkernel.chunk-bytes": 2**12}):
-        corpus = write_corpus(tmp_path / "c", sparse.csc_matrix(X), labels)
+        corpus = bk.write_corpus(tmp_path / "c", sparse.csc_matrix(X), labels)
     assert corpus.n_rows > corpus.chunk_rows
     assert_array_equal(np.asarray(corpus), X)
 
 
 def test_transforms_and_partial_fits_accept_sparse_rows():
-    assert_array_equal(UnitNormalizer().fit_transform(sparse.csr_array(X)), UnitNormalizer().fit_transform(X))
-    features = Nystroem(Linear(), n_components=5, random_state=0).fit_transform(sparse.csr_array(X))
+    assert_array_equal(bk.UnitNormalizer().fit_transform(sparse.csr_array(X)), bk.UnitNormalizer().fit_transform(X))
+    features = bk.Nystroem(bk.Linear(), n_components=5, random_state=0).fit_transform(sparse.csr_array(X))
     assert isinstance(features, np.ndarray)
-    model = KernelRidge(Gaussian(2.0), n_landmarks=20, random_state=0)
+    model = bk.KernelRidge(bk.Gaussian(2.0), n_landmarks=20, random_state=0)
     for rows in (slice(0, 100), slice(100, 240)):
         model.partial_fit(sparse.csr_array(X[rows]), y[rows])
     assert model.predict(sparse.csr_array(X[:5])).shape == (5,)
@@ -101,6 +91,6 @@ def test_invalid_sparse_rows_are_refused():
     bad = X.copy()
     bad[7, 2] = np.nan
     with pytest.raises(DataError, match="NaN"):
-        KernelRidge().fit(sparse.csr_array(bad), y)
+        bk.KernelRidge().fit(sparse.csr_array(bad), y)
     with pytest.raises(DataError, match=r"expected numbers"):
         as_rows(sparse.csr_array(X * 1j))

@@ -10,17 +10,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits, make_friedman1
 from sklearn.metrics import r2_score
 
-from bigkernel import (
-    SSSL,
-    Gaussian,
-    KernelRidge,
-    KernelRidgeClassifier,
-    Linear,
-    Sigmoid,
-    SSSLClassifier,
-    load_model,
-    save_model,
-)
+import bigkernel as bk
 from bigkernel.errors import ConfigError, RankDeficiencyWarning
 
 rng = np.random.default_rng(20120718)
@@ -35,7 +25,7 @@ PARTLY = np.where(LABELLED[:, None], Y, np.nan)
 LABELS = rng.integers(0, 3, N)
 CODES = np.where(LABELLED, LABELS, -1)
 HOT = (LABELS[:, None] == np.arange(3))[LABELLED] * 1.0
-GIVEN = {"kernel": Gaussian(SIGMA), "alpha": ALPHA, "n_components": S, "manifold": 0.0, "fit_intercept": False}
+GIVEN = {"kernel": bk.Gaussian(SIGMA), "alpha": ALPHA, "n_components": S, "manifold": 0.0, "fit_intercept": False}
 GRAPH = GIVEN | {"landmarks": Z, "manifold": 1.0}
 
 
@@ -79,7 +69,7 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 
 @every_form
 def test_regression_matches_the_dense_form(settings, points, oracle):
-    model = SSSL(**GIVEN | settings).fit(X, PARTLY)
+    model = bk.SSSL(**GIVEN | settings).fit(X, PARTLY)
     expected = gaussian(NEW, points) @ oracle(Y[LABELLED])
     assert_allclose(model.predict(NEW), expected, atol=1e-8)
     assert model.n_components_ == S
@@ -88,7 +78,7 @@ def test_regression_matches_the_dense_form(settings, points, oracle):
 
 @every_form
 def test_classes_are_one_hot_targets_and_minus_one_is_unlabelled(settings, points, oracle):
-    model = SSSLClassifier(**GIVEN | settings).fit(X, CODES)
+    model = bk.SSSLClassifier(**GIVEN | settings).fit(X, CODES)
     expected = gaussian(NEW, points) @ oracle(HOT)
     assert_array_equal(model.classes_, [0, 1, 2])
     assert_allclose(model.decision_function(NEW), expected, atol=1e-8)
@@ -103,7 +93,7 @@ def test_an_intercept_is_free_of_the_penalty(settings, points, oracle):
 
     # with the hat matrix H of ridge, b minimises (y − b)ᵀ(I − H)(y − b)
     b = residuals(Y[LABELLED]).sum(axis=0) / residuals(np.ones((LABELLED.sum(), 1))).sum()
-    model = SSSL(**GIVEN | settings | {"fit_intercept": True}).fit(X, PARTLY)
+    model = bk.SSSL(**GIVEN | settings | {"fit_intercept": True}).fit(X, PARTLY)
     assert_allclose(model.intercept_, b, rtol=1e-8)
     assert_allclose(model.predict(NEW), b + gaussian(NEW, points) @ oracle(Y[LABELLED] - b), atol=1e-8)
     assert_allclose(clone(model).fit(X, PARTLY + 1000).predict(NEW), model.predict(NEW) + 1000, rtol=1e-10)
@@ -112,18 +102,18 @@ def test_an_intercept_is_free_of_the_penalty(settings, points, oracle):
 def test_the_defaults_learn_more_of_digits_than_from_their_labels_alone():
     rows, digits = (table[:1000] for table in load_digits(return_X_y=True))
     few = np.arange(1000) < 100
-    both = SSSLClassifier(random_state=0).fit(rows, np.where(few, digits, -1))
-    alone = KernelRidgeClassifier().fit(rows[few], digits[few])
+    both = bk.SSSLClassifier(random_state=0).fit(rows, np.where(few, digits, -1))
+    alone = bk.KernelRidgeClassifier().fit(rows[few], digits[few])
     assert both.score(rows[~few], digits[~few]) > alone.score(rows[~few], digits[~few]) + 0.05
     # without clusters a graph loses
     rows, y = make_friedman1(1000, noise=1.0, random_state=0)
-    both = SSSL(random_state=0).fit(rows, np.where(few, y, np.nan))
-    assert both.score(rows[~few], y[~few]) > KernelRidge().fit(rows[few], y[few]).score(rows[~few], y[~few])
+    both = bk.SSSL(random_state=0).fit(rows, np.where(few, y, np.nan))
+    assert both.score(rows[~few], y[~few]) > bk.KernelRidge().fit(rows[few], y[few]).score(rows[~few], y[~few])
 
 
 @pytest.mark.parametrize("settings, points, oracle", forms(sigmoid).values(), ids=forms(sigmoid))
 def test_negative_eigenvalues_of_a_sigmoid_are_dropped_with_a_warning(settings, points, oracle):
-    model = SSSL(**GIVEN | settings | {"kernel": Sigmoid(1.0, -0.5)})
+    model = bk.SSSL(**GIVEN | settings | {"kernel": bk.Sigmoid(1.0, -0.5)})
     values = np.linalg.eigvalsh(sigmoid(points, points))
     share = 100 * -values[values < 0].sum() / np.abs(values).sum()
     assert share > 1
@@ -138,7 +128,7 @@ def test_negative_eigenvalues_of_a_sigmoid_are_dropped_with_a_warning(settings, 
 
 @pytest.mark.parametrize("settings", [{}, {"landmarks": X[:30]}], ids=["exact", "all"])
 def test_eigenvalues_are_the_largest_of_the_kernel_matrix(settings):
-    model = SSSL(**GIVEN | settings).fit(X, PARTLY)
+    model = bk.SSSL(**GIVEN | settings).fit(X, PARTLY)
     T = reference.whitening(gaussian(X[:30], X[:30]))
     Phi = gaussian(X, X[:30]) @ T
     matrix = Phi @ Phi.T if settings else gaussian(X, X)
@@ -152,7 +142,7 @@ def test_eigenvalues_are_the_largest_of_the_kernel_matrix(settings):
 def test_without_a_penalty_the_weights_of_the_eigenfunctions_have_least_norm(n_labels, s, settings, points, oracle):
     labelled = np.arange(N) < n_labels  # sometimes fewer labels than eigenfunctions
     target = np.where(labelled[:, None], Y, np.nan)
-    model = SSSL(**GIVEN | settings | {"kernel": Linear(), "n_components": s, "alpha": 0}).fit(X, target)
+    model = bk.SSSL(**GIVEN | settings | {"kernel": bk.Linear(), "n_components": s, "alpha": 0}).fit(X, target)
     assert model.n_components_ == min(s, D)
     coefficients = oracle(Y[labelled], labelled, s, 0.0)
     assert_allclose(model.predict(NEW), reference.linear(NEW, points) @ coefficients, atol=1e-8)
@@ -162,9 +152,9 @@ def test_without_a_penalty_the_weights_of_the_eigenfunctions_have_least_norm(n_l
 def test_weights_count_rows(form):
     count = rng.integers(1, 4, N)
     repeated = np.repeat(np.arange(N), count)
-    weighted = SSSL(**GIVEN, **form).fit(X, PARTLY, sample_weight=count)
+    weighted = bk.SSSL(**GIVEN, **form).fit(X, PARTLY, sample_weight=count)
     assert_allclose(
-        weighted.predict(NEW), SSSL(**GIVEN, **form).fit(X[repeated], PARTLY[repeated]).predict(NEW), atol=1e-7
+        weighted.predict(NEW), bk.SSSL(**GIVEN, **form).fit(X[repeated], PARTLY[repeated]).predict(NEW), atol=1e-7
     )
 
 
@@ -172,14 +162,14 @@ def dense_gcv(target=PARTLY, weight=np.ones(N), **settings):  # noqa: B008
     """Return the GCV of a fit: with the identity as targets of the labelled rows, predictions are the hat matrix."""
     n, unit = LABELLED.sum(), np.full((N, LABELLED.sum()), np.nan)
     unit[LABELLED] = np.eye(n)
-    values, hat = (SSSL(**settings).fit(X, y, sample_weight=weight).predict(X)[LABELLED] for y in (target, unit))
+    values, hat = (bk.SSSL(**settings).fit(X, y, sample_weight=weight).predict(X)[LABELLED] for y in (target, unit))
     return weight[LABELLED] @ (target[LABELLED] - values) ** 2 / n / (1 - np.trace(hat) / n) ** 2
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_gcv_minimises_the_dense_criterion(form):
     weight, given = rng.uniform(0.5, 2, N), GIVEN | FORMS[form][0]
-    chosen = SSSL(**given | {"alpha": "gcv"}).fit(X, PARTLY, sample_weight=weight).alpha_
+    chosen = bk.SSSL(**given | {"alpha": "gcv"}).fit(X, PARTLY, sample_weight=weight).alpha_
     score = lambda alpha: dense_gcv(PARTLY, weight, **given | {"alpha": alpha}).sum()  # noqa: E731
     assert score(chosen) <= min(score(alpha) for alpha in np.geomspace(1e-8, 1e3, 12)) * (1 + 1e-6)
 
@@ -189,7 +179,7 @@ def test_the_weight_of_the_graph_is_the_largest_whose_gcv_is_small(y, expected):
     y = np.where(LABELLED, y, np.nan)
     scores = {weight: dense_gcv(y, **GRAPH | {"manifold": weight}) for weight in (0.0, 0.1, 1.0)}
     assert max(weight for weight in scores if scores[weight] <= 1.2 * min(scores.values())) == expected
-    model, fixed = (SSSL(**GRAPH | {"manifold": weight}).fit(X, y) for weight in ("gcv", expected))
+    model, fixed = (bk.SSSL(**GRAPH | {"manifold": weight}).fit(X, y) for weight in ("gcv", expected))
     assert model.manifold_ == expected
     assert_allclose(model.predict(NEW), fixed.predict(NEW), rtol=1e-9)
 
@@ -197,7 +187,7 @@ def test_the_weight_of_the_graph_is_the_largest_whose_gcv_is_small(y, expected):
 @pytest.mark.parametrize("kind", [str, object], ids=["text", "objects"])
 def test_minus_one_as_text_means_unlabelled(kind):
     names = np.array(["a", "b", "c", "-1"])[CODES].astype(kind)
-    actual, expected = (SSSLClassifier(landmarks=Z, **GIVEN).fit(X, y) for y in (names, CODES))
+    actual, expected = (bk.SSSLClassifier(landmarks=Z, **GIVEN).fit(X, y) for y in (names, CODES))
     assert actual.classes_.tolist() == ["a", "b", "c"]
     assert_array_equal(actual.predict(NEW), np.array(["a", "b", "c"])[expected.predict(NEW)])
 
@@ -215,17 +205,19 @@ def test_a_graph_separates_two_moons_with_four_labels_each(tmp_path):
     known = [0, 1, 200, 201, 400, 401, 600, 601]
     y[known] = side[known]
     given = {"n_landmarks": 100, "n_components": 20, "alpha": 1e-3, "random_state": 0}
-    plain, model = (SSSLClassifier(Gaussian(0.3), manifold=weight, **given).fit(x, y) for weight in (0.0, 10.0))
+    plain, model = (bk.SSSLClassifier(bk.Gaussian(0.3), manifold=weight, **given).fit(x, y) for weight in (0.0, 10.0))
     assert np.mean(plain.predict(x) == side) < 0.9
     assert np.mean(model.predict(x) == side) > 0.99
     assert model.fit_report()["diagnostics"]["prediction_error"] < 1e-5
     # a saved model with its sums, and partial fits
-    save_model(model, tmp_path / "moons.model")
-    again = load_model(tmp_path / "moons.model")
+    bk.save_model(model, tmp_path / "moons.model")
+    again = bk.load_model(tmp_path / "moons.model")
     assert again.manifold_ == 10
     assert_array_equal(again.decision_function(x), model.decision_function(x))
     assert_allclose(again.refit().decision_function(x), model.decision_function(x), atol=1e-6)
-    half = SSSLClassifier(Gaussian(0.3), manifold=10.0, **{**given, "n_landmarks": None}, landmarks=model.landmarks_)
+    half = bk.SSSLClassifier(
+        bk.Gaussian(0.3), manifold=10.0, **{**given, "n_landmarks": None}, landmarks=model.landmarks_
+    )
     half.fit(x[:500], y[:500]).partial_fit(x[500:], y[500:])
     assert_allclose(half.decision_function(x), model.decision_function(x), atol=1e-6)
 
@@ -235,8 +227,8 @@ def test_a_graph_of_float32_rows_is_accurate_or_warns():
     x, y = x.astype(np.float32), np.where(np.arange(2000) % 40 < 2, side, -1)
     for manifold in (1.0, 1e3):
         given = {"n_landmarks": 60, "n_components": 8, "manifold": manifold, "random_state": 0}
-        exact = SSSLClassifier(Gaussian(0.5), dtype="float64", **given).fit(x, y).decision_function(x)
-        model, caught = catch_warnings_of(SSSLClassifier(Gaussian(0.5), **given).fit, x, y)
+        exact = bk.SSSLClassifier(bk.Gaussian(0.5), dtype="float64", **given).fit(x, y).decision_function(x)
+        model, caught = catch_warnings_of(bk.SSSLClassifier(bk.Gaussian(0.5), **given).fit, x, y)
         actual = model.decision_function(x)
         assert caught or np.linalg.norm(actual - exact) < 1e-3 * np.linalg.norm(exact)
 
@@ -247,21 +239,21 @@ REFUSED = [({"eigenfunctions": "landmarks"}, "eigenfunctions='all'"), ({"landmar
 @pytest.mark.parametrize("settings, message", REFUSED)
 def test_a_graph_needs_landmarks_and_has_some_unless_their_number_is_given(settings, message):
     with pytest.raises(ConfigError, match=message):
-        SSSL(manifold=1.0, n_landmarks=9, **settings).fit(X, PARTLY)
-    model = SSSL(**GRAPH).fit(X, PARTLY)
+        bk.SSSL(manifold=1.0, n_landmarks=9, **settings).fit(X, PARTLY)
+    model = bk.SSSL(**GRAPH).fit(X, PARTLY)
     with pytest.raises(ConfigError, match="graph joins all landmarks"):
         model.with_landmarks(9)
-    assert len(SSSL().fit(X, PARTLY).landmarks_) == N // 2
+    assert len(bk.SSSL().fit(X, PARTLY).landmarks_) == N // 2
 
 
 def test_another_number_of_neighbours_is_refused(tmp_path):
-    save_model(SSSL(**GRAPH, n_neighbors=3).partial_fit(X[:50], PARTLY[:50]), tmp_path / "graph.model")
-    model = load_model(tmp_path / "graph.model").set_params(n_neighbors=4)
+    bk.save_model(bk.SSSL(**GRAPH, n_neighbors=3).partial_fit(X[:50], PARTLY[:50]), tmp_path / "graph.model")
+    model = bk.load_model(tmp_path / "graph.model").set_params(n_neighbors=4)
     for again in (model.refit, lambda: model.partial_fit(X[50:], PARTLY[50:])):
         with pytest.raises(ConfigError, match=r"n_neighbors=4: expected 3.*set n_neighbors=3"):
             again()
     model.set_params(n_neighbors=3).partial_fit(X[50:], PARTLY[50:])
-    whole = SSSL(**GRAPH, n_neighbors=3).fit(X, PARTLY)
+    whole = bk.SSSL(**GRAPH, n_neighbors=3).fit(X, PARTLY)
     assert_allclose(model.predict(X), whole.predict(X), rtol=1e-7)
     with pytest.raises(ConfigError, match="n_neighbors=4"):
         model.set_params(n_neighbors=4).partial_fit(X, PARTLY)
@@ -269,9 +261,9 @@ def test_another_number_of_neighbours_is_refused(tmp_path):
 
 
 def test_a_partial_fit_without_a_graph_drops_the_graph():
-    model = SSSL(**GRAPH).partial_fit(X[:50], PARTLY[:50])
+    model = bk.SSSL(**GRAPH).partial_fit(X[:50], PARTLY[:50])
     model.set_params(manifold=0.0).partial_fit(X[50:], PARTLY[50:])
-    plain = SSSL(**GIVEN, landmarks=Z).fit(X, PARTLY)
+    plain = bk.SSSL(**GIVEN, landmarks=Z).fit(X, PARTLY)
     assert_allclose(model.predict(X), plain.predict(X), rtol=1e-9)
     with pytest.raises(ConfigError, match="without a graph"):
         model.set_params(manifold=1.0).refit()

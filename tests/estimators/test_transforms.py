@@ -11,23 +11,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline, make_pipeline
 from threadpoolctl import threadpool_limits
 
-from bigkernel import (
-    Gaussian,
-    KernelRidge,
-    MomentNormalizer,
-    Nystroem,
-    OrientationFeatures,
-    Projector,
-    RandomFourier,
-    Rescaler,
-    RowUnion,
-    Standardizer,
-    SweepSearchCV,
-    UnitNormalizer,
-    load_model,
-    save_model,
-    write_corpus,
-)
+import bigkernel as bk
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
@@ -64,33 +48,37 @@ def whitened(A):
 
 
 def side_by_side(**weights):
-    chain = make_pipeline(UnitNormalizer(), Projector(2))
-    return RowUnion([("z", Standardizer()), ("chain", chain), ("plain", Rescaler(2.0))], transformer_weights=weights)
+    chain = make_pipeline(bk.UnitNormalizer(), bk.Projector(2))
+    return bk.RowUnion(
+        [("z", bk.Standardizer()), ("chain", chain), ("plain", bk.Rescaler(2.0))], transformer_weights=weights
+    )
 
 
 def alone(A):
     """Return a transformer that concatenates the transforms of `side_by_side`."""
-    z, chain = Standardizer().fit(A), make_pipeline(UnitNormalizer(), Projector(2)).fit(A)
+    z, chain = bk.Standardizer().fit(A), make_pipeline(bk.UnitNormalizer(), bk.Projector(2)).fit(A)
     return mapped_by(lambda X: np.hstack([z.transform(X), 0.25 * chain.transform(X), -2.0 * X]))(A)
 
 
 # ours, theirs, rows, and the tolerances in float64 and float32
 TRANSFORMS = {
-    "rescaler": (lambda: Rescaler(0.25), mapped_by(lambda X: X * 0.25), X, 1e-12, 1e-5),
-    "unit norm": (UnitNormalizer, lambda A: preprocessing.Normalizer().fit(A), X, 1e-12, 1e-5),
-    "standardizer": (Standardizer, lambda A: preprocessing.StandardScaler().fit(A), X, 1e-12, 1e-5),
-    "projector": (lambda: Projector(3, whiten=True), whitened, X, 1e-12, 1e-5),
+    "rescaler": (lambda: bk.Rescaler(0.25), mapped_by(lambda X: X * 0.25), X, 1e-12, 1e-5),
+    "unit norm": (bk.UnitNormalizer, lambda A: preprocessing.Normalizer().fit(A), X, 1e-12, 1e-5),
+    "standardizer": (bk.Standardizer, lambda A: preprocessing.StandardScaler().fit(A), X, 1e-12, 1e-5),
+    "projector": (lambda: bk.Projector(3, whiten=True), whitened, X, 1e-12, 1e-5),
     "union": (lambda: side_by_side(chain=0.25, plain=-1.0), alone, X, 1e-12, 1e-5),
     "moments": (
-        lambda: MomentNormalizer(SHAPE), mapped_by(lambda X: MomentNormalise(*SHAPE).apply(X.copy())), IMAGES, 0, 1e-3
+        lambda: bk.MomentNormalizer(SHAPE), mapped_by(lambda X: MomentNormalise(*SHAPE).apply(X.copy())),
+        IMAGES, 0, 1e-3,
     ),
     "orientations": (
-        lambda: OrientationFeatures(SHAPE), mapped_by(lambda X: Orientations(*SHAPE).apply(X.copy())), IMAGES, 0, 1e-3
+        lambda: bk.OrientationFeatures(SHAPE), mapped_by(lambda X: Orientations(*SHAPE).apply(X.copy())),
+        IMAGES, 0, 1e-3,
     ),
 }  # fmt: skip
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_transform = pytest.mark.parametrize("ours, theirs, rows, exact, narrow", TRANSFORMS.values(), ids=TRANSFORMS)
-of_images = pytest.mark.parametrize("ours", [MomentNormalizer, OrientationFeatures])
+of_images = pytest.mark.parametrize("ours", [bk.MomentNormalizer, bk.OrientationFeatures])
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 
@@ -153,8 +141,8 @@ def test_a_saved_transform_gives_the_same_rows_and_follows_scikit_learn(tmp_path
     assert model.n_features_in_ == rows.shape[1]
     assert len(set(model.get_feature_names_out())) == mapped.shape[1]
     assert_array_equal(model.set_output(transform="default").transform(rows), mapped)
-    save_model(model, tmp_path / "m")
-    again = load_model(tmp_path / "m")
+    bk.save_model(model, tmp_path / "m")
+    again = bk.load_model(tmp_path / "m")
     assert_array_equal(again.transform(rows), mapped)
     assert_array_equal(again.fit(rows).transform(rows), mapped)
 
@@ -162,7 +150,7 @@ def test_a_saved_transform_gives_the_same_rows_and_follows_scikit_learn(tmp_path
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
 @every_kind
 def test_means_and_deviations_match_scikit_learn(build, kind, weight):
-    ours = Standardizer().fit(build(kind, X), sample_weight=weight)
+    ours = bk.Standardizer().fit(build(kind, X), sample_weight=weight)
     theirs = preprocessing.StandardScaler().fit(X, sample_weight=weight)
     assert_allclose(ours.mean_, theirs.mean_, rtol=1e-12 if weight is not None else 1e-13)
     assert_allclose(ours.scale_, theirs.scale_, rtol=1e-12)
@@ -171,7 +159,7 @@ def test_means_and_deviations_match_scikit_learn(build, kind, weight):
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1e6 + 0.1, -1e-3])
 def test_a_constant_feature_is_centred_and_not_scaled(value):
     constant = np.column_stack([np.full(N, value), X])
-    model = Standardizer().fit(constant)
+    model = bk.Standardizer().fit(constant)
     assert model.scale_[0] == 1
     assert_allclose(model.transform(constant)[:, 0], 0, atol=1e-9)
 
@@ -181,7 +169,7 @@ APART = np.concatenate([rng.normal(size=(300, 2)), 1e4 + rng.normal(size=(300, 2
 
 @pytest.mark.parametrize("rows, rtol", [(X + 1e3, 1e-8), (X + 1e6, 1e-8), (APART, 1e-12)], ids=["1e3", "1e6", "half"])
 def test_an_offset_costs_no_digits_of_the_deviation(rows, rtol):
-    assert_allclose(Standardizer().fit(rows).scale_, rows.std(axis=0), rtol=rtol)
+    assert_allclose(bk.Standardizer().fit(rows).scale_, rows.std(axis=0), rtol=rtol)
 
 
 def test_a_dask_array_is_mapped_lazily():
@@ -189,7 +177,7 @@ def test_a_dask_array_is_mapped_lazily():
         raise AssertionError("computed")
 
     lazy = da.from_array(X, chunks=(30, D)).map_blocks(refuse, dtype=float, meta=np.empty((0, 0)))
-    mapped = UnitNormalizer().fit(lazy).transform(lazy)
+    mapped = bk.UnitNormalizer().fit(lazy).transform(lazy)
     assert mapped.shape == X.shape
     assert mapped.chunks == lazy.chunks
     with pytest.raises(AssertionError, match="computed"):
@@ -197,11 +185,11 @@ def test_a_dask_array_is_mapped_lazily():
 
 
 def pipeline(estimator):
-    return Pipeline([("standard", Standardizer()), ("unit", UnitNormalizer()), ("model", estimator)])
+    return Pipeline([("standard", bk.Standardizer()), ("unit", bk.UnitNormalizer()), ("model", estimator)])
 
 
 def strokes(estimator):
-    return make_pipeline(MomentNormalizer(SHAPE, spread=0.3), OrientationFeatures(SHAPE), estimator)
+    return make_pipeline(bk.MomentNormalizer(SHAPE, spread=0.3), bk.OrientationFeatures(SHAPE), estimator)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +200,7 @@ def strokes(estimator):
 def test_a_pipeline_predicts_the_same_from_every_kind_of_input(build, make, rows, tolerance):
     expected = None
     for kind in KINDS:
-        model = make(KernelRidge(Gaussian(0.9), alpha=0.5, n_landmarks=12, random_state=0, dtype="float64"))
+        model = make(bk.KernelRidge(bk.Gaussian(0.9), alpha=0.5, n_landmarks=12, random_state=0, dtype="float64"))
         given = build(kind, rows)
         values = model.fit(given, LABELS * 1.0).predict(given)
         assert isinstance(values, da.Array) == (kind not in ("numpy", "rows"))
@@ -225,13 +213,15 @@ def test_rows_that_are_not_finite_are_refused_with_their_number(build):
     bad[77, 1] = np.nan
     for kind in ("dask", "zarr", "corpus"):
         with pytest.raises(DataError, match="77"):
-            Standardizer().fit(build(kind, bad))
+            bk.Standardizer().fit(build(kind, bad))
     with pytest.raises(DataError, match="weight"):
-        Standardizer().fit(build("dask", X), sample_weight=np.zeros(N))
+        bk.Standardizer().fit(build("dask", X), sample_weight=np.zeros(N))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("transformer", [Nystroem(n_components=5), RandomFourier(n_components=6), UnitNormalizer()])
+@pytest.mark.parametrize(
+    "transformer", [bk.Nystroem(n_components=5), bk.RandomFourier(n_components=6), bk.UnitNormalizer()]
+)
 def test_rows_that_are_not_finite_stay_so_in_lazy_arrays(transformer, bad):
     fitted, broken = transformer.fit(X), X.copy()
     broken[7, 1] = bad
@@ -245,29 +235,29 @@ def test_rows_that_are_not_finite_stay_so_in_lazy_arrays(transformer, bad):
 def test_components_match_singular_vectors(rng, offset):
     A = rng.normal(size=(500, 6)) @ np.diag([9, 5, 3, 1, 0.1, 0.01]) @ np.linalg.qr(rng.normal(size=(6, 6)))[0] + offset
     V, deviations = axes(A)
-    model = Projector().fit(A)
+    model = bk.Projector().fit(A)
     assert_allclose(model.components_, V.T, atol=1e-8 if not offset else 1e-4)
     assert_allclose(model.explained_variance_, deviations**2, rtol=1e-8 if not offset else 1e-4)
     assert_allclose(model.explained_variance_ratio_.sum(), 1)
     shares = np.cumsum(deviations**2) / (deviations**2).sum()
     for kept in range(1, 6):
-        assert len(Projector((shares[kept - 1] + shares[kept]) / 2).fit(A).components_) == kept + 1
-    narrow = Projector(4).fit_transform(A.astype(np.float32))
+        assert len(bk.Projector((shares[kept - 1] + shares[kept]) / 2).fit(A).components_) == kept + 1
+    narrow = bk.Projector(4).fit_transform(A.astype(np.float32))
     assert narrow.dtype == np.float32
     assert_allclose(narrow, (A - A.mean(axis=0)) @ V[:, :4], atol=1e-4 if not offset else 20)
 
 
 def test_directions_without_variance_are_dropped_and_constant_rows_refused():
     A = np.outer(np.arange(5.0), [3, 4, 0])
-    model = Projector(2, whiten=True).fit(A)
+    model = bk.Projector(2, whiten=True).fit(A)
     assert_allclose(model.components_, [[0.6, 0.8, 0]], atol=1e-12)
     assert_allclose(model.transform(A)[:, 0], (np.arange(5) - 2) / np.sqrt(2), atol=1e-12)
     with pytest.raises(DataError, match=r"all rows are equal \(n_samples = 4\)"):
-        Projector().fit(np.ones((4, 3)))
+        bk.Projector().fit(np.ones((4, 3)))
     with pytest.raises(DataError, match="exceed the range of float64"):
-        Projector().fit(A * 1e200)
+        bk.Projector().fit(A * 1e200)
     with pytest.raises(ValueError, match="'n_components' parameter of Projector"):
-        Projector(1.5).fit(A)
+        bk.Projector(1.5).fit(A)
 
 
 @pytest.mark.parametrize("d, r", [(301, 37), (784, 300), (300, 1)])
@@ -290,27 +280,27 @@ def test_a_product_gives_a_row_the_same_bits_in_any_chunk(rng, d, r, dtype):
 
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.ColumnScaleWarning")  # of the plain columns beside z
 def test_unions_can_be_searched_and_refuse_invalid_transforms():
-    model = make_pipeline(side_by_side(z=0.5), KernelRidge(n_landmarks=20, random_state=0))
+    model = make_pipeline(side_by_side(z=0.5), bk.KernelRidge(n_landmarks=20, random_state=0))
     weights = [{"z": 0.5}, {"z": 0.1}]
     grid = {"rowunion__transformer_weights": weights, "rowunion__chain__projector__n_components": [1, 2]}
-    search = SweepSearchCV(model, {**grid, "kernelridge__alpha": [0.1, 1.0]}, cv=2).fit(X, LABELS.astype(float))
+    search = bk.SweepSearchCV(model, {**grid, "kernelridge__alpha": [0.1, 1.0]}, cv=2).fit(X, LABELS.astype(float))
     assert len(search.cv_results_["params"]) == 8
     for given, text in (
         ([], r"expected a list of \(name, transformer\)"),
-        ([("a", Rescaler()), ("a", Rescaler())], "expected distinct names"),
+        ([("a", bk.Rescaler()), ("a", bk.Rescaler())], "expected distinct names"),
         ([("a", preprocessing.Normalizer())], "a: expected a row transform of bigkernel .*, found Normalizer"),
     ):
         with pytest.raises(ConfigError, match=text):
-            RowUnion(given).fit(X)
+            bk.RowUnion(given).fit(X)
     with pytest.raises(ConfigError, match="'b' is not a name in transformer_list"):
-        RowUnion([("a", Rescaler())], transformer_weights={"b": 1}).fit(X)
+        bk.RowUnion([("a", bk.Rescaler())], transformer_weights={"b": 1}).fit(X)
     with pytest.raises(ConfigError, match="a: expected a finite number, found nan"):
-        RowUnion([("a", Rescaler())], transformer_weights={"a": np.nan}).fit(X)
+        bk.RowUnion([("a", bk.Rescaler())], transformer_weights={"a": np.nan}).fit(X)
 
 
 @of_images
 def test_the_image_shape_comes_from_the_corpus(ours, tmp_path):
-    model = ours().fit(write_corpus(tmp_path / "c", IMAGES, LABELS, image_shape=SHAPE))
+    model = ours().fit(bk.write_corpus(tmp_path / "c", IMAGES, LABELS, image_shape=SHAPE))
     assert (model.image_height_, model.image_width_) == SHAPE
     assert_array_equal(model.transform(IMAGES), ours(SHAPE).fit(IMAGES).transform(IMAGES))
 
@@ -319,8 +309,8 @@ def test_the_image_shape_comes_from_the_corpus(ours, tmp_path):
 def test_images_are_square_by_default(ours, tmp_path):
     model = ours().fit(IMAGES[:, :49])
     assert (model.image_height_, model.image_width_) == (7, 7)
-    save_model(model, tmp_path / "m")
-    assert_array_equal(load_model(tmp_path / "m").transform(IMAGES[:, :49]), model.transform(IMAGES[:, :49]))
+    bk.save_model(model, tmp_path / "m")
+    assert_array_equal(bk.load_model(tmp_path / "m").transform(IMAGES[:, :49]), model.transform(IMAGES[:, :49]))
     with pytest.raises(DataError, match="rows of 54 features are not square images; set image_shape"):
         ours().fit(IMAGES)
 

@@ -8,18 +8,7 @@ from kinds import of_kind
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.pipeline import make_pipeline
 
-from bigkernel import (
-    SSSL,
-    Gaussian,
-    KernelRidge,
-    KernelRidgeClassifier,
-    LinearRegression,
-    Ridge,
-    Standardizer,
-    SweepSearchCV,
-    UnitNormalizer,
-    executing,
-)
+import bigkernel as bk
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
 
@@ -41,19 +30,23 @@ pytestmark = pytest.mark.usefixtures("small_steps")
 KINDS = ["numpy", "dask", "zarr", "corpus"]
 every_kind = pytest.mark.parametrize("kind", KINDS)
 NUMBERS = {
-    "krr": lambda **draw: KernelRidge(Gaussian(1.5), alpha=0.1, fit_intercept=False, **(draw or {"landmarks": Z})),
-    "krr with an intercept": lambda **draw: KernelRidge(
-        Gaussian(1.5), alpha=0.1, fit_intercept=True, **(draw or {"landmarks": Z})
+    "krr": lambda **draw: bk.KernelRidge(
+        bk.Gaussian(1.5), alpha=0.1, fit_intercept=False, **(draw or {"landmarks": Z})
     ),
-    "krr exact": lambda: KernelRidge(Gaussian(1.5), alpha=0.1, fit_intercept=False),
-    "krr exact, width from the data": lambda: KernelRidge(alpha=0.1, fit_intercept=True),
-    "sssl": lambda: SSSL(Gaussian(1.5), n_components=6, manifold=0, landmarks=Z),
-    "sssl of a graph": lambda: SSSL(Gaussian(1.5), n_components=6, n_landmarks=9, random_state=0),
-    "sssl exact": lambda: SSSL(Gaussian(1.5), n_components=6, manifold=0),
-    "ridge": lambda: Ridge(2.0),
-    "least squares": LinearRegression,
-    "standardized": lambda: make_pipeline(Standardizer(), KernelRidge(Gaussian(1.5), alpha=0.1, n_landmarks=N - 6)),
-    "unit norm": lambda: make_pipeline(UnitNormalizer(), KernelRidge(Gaussian(0.8), alpha=0.1, landmarks=Z)),
+    "krr with an intercept": lambda **draw: bk.KernelRidge(
+        bk.Gaussian(1.5), alpha=0.1, fit_intercept=True, **(draw or {"landmarks": Z})
+    ),
+    "krr exact": lambda: bk.KernelRidge(bk.Gaussian(1.5), alpha=0.1, fit_intercept=False),
+    "krr exact, width from the data": lambda: bk.KernelRidge(alpha=0.1, fit_intercept=True),
+    "sssl": lambda: bk.SSSL(bk.Gaussian(1.5), n_components=6, manifold=0, landmarks=Z),
+    "sssl of a graph": lambda: bk.SSSL(bk.Gaussian(1.5), n_components=6, n_landmarks=9, random_state=0),
+    "sssl exact": lambda: bk.SSSL(bk.Gaussian(1.5), n_components=6, manifold=0),
+    "ridge": lambda: bk.Ridge(2.0),
+    "least squares": bk.LinearRegression,
+    "standardized": lambda: make_pipeline(
+        bk.Standardizer(), bk.KernelRidge(bk.Gaussian(1.5), alpha=0.1, n_landmarks=N - 6)
+    ),
+    "unit norm": lambda: make_pipeline(bk.UnitNormalizer(), bk.KernelRidge(bk.Gaussian(0.8), alpha=0.1, landmarks=Z)),
 }
 
 
@@ -95,8 +88,8 @@ def test_bad_rows_are_refused_with_their_array_indices_and_count(build, kind, ar
     with pytest.raises(DataError, match=rf"{array}.* \[57, 58, 59\]; .*skip") as caught:
         rows.validate_or_mask(chunk)
     assert "3 of rows 50 to 79" in str(caught.value)
-    with executing("serial"), pytest.raises(DataError, match=rf"{array}.*\[(3|3, 17)\]"):
-        KernelRidge(Gaussian(1.5), landmarks=Z).fit(rows)
+    with bk.executing("serial"), pytest.raises(DataError, match=rf"{array}.*\[(3|3, 17)\]"):
+        bk.KernelRidge(bk.Gaussian(1.5), landmarks=Z).fit(rows)
 
 
 @pytest.mark.parametrize("form", [{}, {"n_landmarks": 5}])
@@ -104,12 +97,12 @@ def test_masked_values_are_refused(form):
     masked = np.ma.MaskedArray(X, np.zeros(X.shape, bool))
     masked[7, 2] = np.ma.masked
     with pytest.raises(DataError, match="row 7 has masked values"):
-        KernelRidge(**form).fit(as_rows(masked), Y)
+        bk.KernelRidge(**form).fit(as_rows(masked), Y)
 
 
 @every_kind
 def test_skipped_rows_of_a_fit_are_refused_in_prediction(build, kind, tmp_path):
-    model = KernelRidge(Gaussian(1.5), landmarks=Z).fit(X, Y)
+    model = bk.KernelRidge(bk.Gaussian(1.5), landmarks=Z).fit(X, Y)
     rows = build(kind, DIRTY).skip_bad_rows()
     with pytest.raises(DataError, match="NaN or infinity"):
         np.asarray(model.predict(rows))
@@ -122,7 +115,7 @@ def test_skipped_rows_of_a_fit_are_refused_in_prediction(build, kind, tmp_path):
 
 
 def fitted(make, rows):
-    with executing("serial"):
+    with bk.executing("serial"):
         return make().fit(rows)
 
 
@@ -146,7 +139,7 @@ def test_skipping_equals_fitting_the_cleaned_data(make, weight):
 @every_kind
 @pytest.mark.parametrize(
     "make, y",
-    [(NUMBERS["krr"], Y), (lambda: KernelRidgeClassifier(Gaussian(1.5), landmarks=Z), LABELS)],
+    [(NUMBERS["krr"], Y), (lambda: bk.KernelRidgeClassifier(bk.Gaussian(1.5), landmarks=Z), LABELS)],
     ids=["numbers", "classes"],
 )
 def test_every_kind_of_input_skips_the_same_rows(build, kind, make, y):
@@ -181,8 +174,8 @@ def test_partial_fit_and_score_skip_bad_rows(make):
 
 
 def test_a_search_that_skips_rows_equals_one_with_zero_weights():
-    grid = {"alpha": [0.01, 1.0], "kernel": [Gaussian(1.0), Gaussian(2.0)]}
-    make = lambda: SweepSearchCV(KernelRidge(landmarks=Z), grid, cv=3)  # noqa: E731
+    grid = {"alpha": [0.01, 1.0], "kernel": [bk.Gaussian(1.0), bk.Gaussian(2.0)]}
+    make = lambda: bk.SweepSearchCV(bk.KernelRidge(landmarks=Z), grid, cv=3)  # noqa: E731
     weight = np.ones(N)
     weight[BAD] = 0
     search, expected = make().fit(as_rows(DIRTY, Y).skip_bad_rows()), make().fit(as_rows(X, Y, weight=weight))
@@ -196,13 +189,13 @@ def test_a_search_that_skips_rows_equals_one_with_zero_weights():
 @pytest.mark.parametrize("kind, m", list(zip(KINDS, [1, M, 80, len(GOOD)], strict=True)))
 def test_landmarks_are_good_rows_and_determined_by_the_seed(build, kind, m):
     rows = build(kind, DIRTY, y=Y).skip_bad_rows()
-    models = [KernelRidge(Gaussian(1.5), n_landmarks=m, random_state=s) for s in (0, 0, 1)]
+    models = [bk.KernelRidge(bk.Gaussian(1.5), n_landmarks=m, random_state=s) for s in (0, 0, 1)]
     first, again, other = (fitted(lambda one=model: one, rows).landmarks_ for model in models)
     assert_array_equal(first, again)
     assert len(np.unique(first, axis=0)) == m
     assert {tuple(z) for z in first} <= {tuple(x) for x in X[GOOD]}
     assert m == len(GOOD) or not np.array_equal(first, other)
-    expected = KernelRidge(Gaussian(1.5), landmarks=first).fit(X[GOOD], Y[GOOD])
+    expected = bk.KernelRidge(bk.Gaussian(1.5), landmarks=first).fit(X[GOOD], Y[GOOD])
     assert_allclose(models[0].predict(NEW), expected.predict(NEW), atol=1e-8)
 
 
@@ -220,8 +213,8 @@ def test_a_cluster_that_skips_rows_gives_the_same_bits(build, client):
     rows = build("corpus", DIRTY, y=Y).skip_bad_rows()
     models = []
     for executor in ("serial", client):
-        with executing(executor):
-            models.append(KernelRidge(Gaussian(1.5), n_landmarks=M, random_state=0).fit(rows))
+        with bk.executing(executor):
+            models.append(bk.KernelRidge(bk.Gaussian(1.5), n_landmarks=M, random_state=0).fit(rows))
     assert_array_equal(models[0].dual_coef_, models[1].dual_coef_)
     assert models[1].sweep_["executor"] == "dask"
     assert models[1].sweep_["skipped_rows"] == len(BAD)

@@ -4,9 +4,8 @@ import json
 import signal
 
 import numpy as np
-import psutil
 import pytest
-from drivers import HELD, SEGMENTS, SLOW, leftovers, published, same_model, wait_until
+from drivers import HELD, SEGMENTS, SLOW, alive, leftovers, published, same_model, wait_until
 
 from bigkernel.data.run_directory import survey
 
@@ -41,10 +40,6 @@ def test_f54_drivers_and_workers_killed_at_random_moments_cost_no_bit(fault_corp
     (state,) = survey(run)
     assert (state.state, state.segments_done) == ("finished", SEGMENTS)
     assert state.repeats <= 2 * (killed + len(counts))  # at most the segments that ran when a process died
-
-
-def alive(process):
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 # bytes a fit; a scheduler in the same process logs every transition

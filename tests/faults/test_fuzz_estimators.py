@@ -9,22 +9,10 @@ import time
 import warnings
 
 import dask.array as da
+import fuzz_cases
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fuzz_cases import (
-    CASES,
-    CG_TOL,
-    CLASSIFYING,
-    DOMAINED,
-    ESTIMATORS,
-    PROBABLE,
-    Case,
-    contained,
-    corpus,
-    stored,
-    targets,
-)
 from fuzz_oracles import ENOUGH, INACCURATE, distance, kernel_least_squares, least_squares, require_known, require_named
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -70,8 +58,8 @@ def of_new(case, X, values):
 
 def outcome(name, case, place):
     """Run and check a case; return "result" or "refusal"."""
-    values = stored(case)
-    y = targets(case, classes=name in CLASSIFYING)
+    values = fuzz_cases.stored(case)
+    y = fuzz_cases.targets(case, classes=name in fuzz_cases.CLASSIFYING)
     start = time.process_time()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -93,11 +81,11 @@ def outcome(name, case, place):
 
 def fitted_and_predicted(name, case, values, y, place):
     """Return a fitted model and its predictions or features."""
-    X = corpus(place, values, y) if case.kind == "corpus" else contained(values, case.kind, y)
-    model, n = ESTIMATORS[name](case), len(values)
+    X = fuzz_cases.corpus(place, values, y) if case.kind == "corpus" else fuzz_cases.contained(values, case.kind, y)
+    model, n = fuzz_cases.ESTIMATORS[name](case), len(values)
     lazily = case.kind == "corpus" or isinstance(X, Rows)
     given = {} if lazily else {"y": y}
-    if name in DOMAINED:
+    if name in fuzz_cases.DOMAINED:
         given["sample_domain"] = np.arange(n) % 2
         if name != "DICA" and isinstance(given.get("y"), np.ndarray) and given["y"].dtype.kind in "iuf" and n:
             given["y"] = np.where(np.arange(len(y)).reshape(-1, *[1] * (y.ndim - 1)) % 2, -1, y)
@@ -122,10 +110,10 @@ def weights(n):
 
 def confirm(name, case, model, values, y, result, warned):
     """Compare predictions with a dense reference, unless a warning says that they are inaccurate."""
-    if name in CLASSIFYING and name not in ("JDA", "DICA"):
+    if name in fuzz_cases.CLASSIFYING and name not in ("JDA", "DICA"):
         assert set(result.tolist()) <= set(model.classes_.tolist())
-    if name in PROBABLE and case.new in ("same", "ndarray"):
-        named = contained(values, "frame") if case.kind == "frame" else values
+    if name in fuzz_cases.PROBABLE and case.new in ("same", "ndarray"):
+        named = fuzz_cases.contained(values, "frame") if case.kind == "frame" else values
         probabilities = in_memory(model.predict_proba(named))
         np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-9)
         agreement = (model.classes_[probabilities.argmax(axis=1)] == result).mean()
@@ -156,45 +144,47 @@ def confirm(name, case, model, values, y, result, warned):
             return
         error, limit = distance(result.reshape(expected.shape), expected), ENOUGH
         if "conjugate" in name:  # converged to `tol`, with the stated error
-            assert model.diagnostics_["excess"] <= CG_TOL
+            assert model.diagnostics_["excess"] <= fuzz_cases.CG_TOL
             limit += model.diagnostics_["prediction_error"]
         assert error < limit, (f"{error:.1e}", warned)
 
 
 REGRESSIONS = (
-    Case(power=-700),  # squares of rows vanish
-    Case(power=700, look="constant column"),
-    Case(target="huge"),
-    Case(target="huge", landmarks=None, intercept=True),
-    Case(target="tiny", dtype="u1", intercept=True),  # zeros in float32
-    Case(alpha=1e-300, dtype="i8", kernel="laplacian"),
-    Case(alpha=1e300, dtype="i1", entry="weighted"),
-    Case(alpha=float("nan")),
-    Case(alpha=float("inf"), kind="dask"),
-    Case(kind="rows", target="two"),
-    Case(kind="dask", target="inf"),
-    Case(kind="dask", shape=(5, 0)),
-    Case(kind="corpus", target="object"),
-    Case(kind="corpus", dtype="object"),
-    Case(dtype="f4", power=120, kernel="sigmoid", alpha=1e-300),
-    Case(dtype="f4", power=120),  # whose squares leave float32
-    *(Case(shape=(7, 1), alpha=0.0, width=30.0, seed=seed) for seed in (3, 6, 8)),  # directions lost in sums
-    Case(dtype="i1", shape=(7, 1), width=30.0, intercept=True, seed=2),  # blocks in float32 of nearly equal values
-    Case(dtype="i8", look="one odd row", seed=7),  # landmarks that coincide under the kernel
-    Case(power=40, kernel="linear", seed=1),
-    Case(power=1000, look="duplicates", shape=(1, 3)),
-    Case(kind="zarr", look="one odd row", alpha=1e300),
+    fuzz_cases.Case(power=-700),  # squares of rows vanish
+    fuzz_cases.Case(power=700, look="constant column"),
+    fuzz_cases.Case(target="huge"),
+    fuzz_cases.Case(target="huge", landmarks=None, intercept=True),
+    fuzz_cases.Case(target="tiny", dtype="u1", intercept=True),  # zeros in float32
+    fuzz_cases.Case(alpha=1e-300, dtype="i8", kernel="laplacian"),
+    fuzz_cases.Case(alpha=1e300, dtype="i1", entry="weighted"),
+    fuzz_cases.Case(alpha=float("nan")),
+    fuzz_cases.Case(alpha=float("inf"), kind="dask"),
+    fuzz_cases.Case(kind="rows", target="two"),
+    fuzz_cases.Case(kind="dask", target="inf"),
+    fuzz_cases.Case(kind="dask", shape=(5, 0)),
+    fuzz_cases.Case(kind="corpus", target="object"),
+    fuzz_cases.Case(kind="corpus", dtype="object"),
+    fuzz_cases.Case(dtype="f4", power=120, kernel="sigmoid", alpha=1e-300),
+    fuzz_cases.Case(dtype="f4", power=120),  # whose squares leave float32
+    *(fuzz_cases.Case(shape=(7, 1), alpha=0.0, width=30.0, seed=seed) for seed in (3, 6, 8)),  # directions lost in sums
+    fuzz_cases.Case(
+        dtype="i1", shape=(7, 1), width=30.0, intercept=True, seed=2
+    ),  # float32 blocks of nearly equal values
+    fuzz_cases.Case(dtype="i8", look="one odd row", seed=7),  # landmarks that coincide under the kernel
+    fuzz_cases.Case(power=40, kernel="linear", seed=1),
+    fuzz_cases.Case(power=1000, look="duplicates", shape=(1, 3)),
+    fuzz_cases.Case(kind="zarr", look="one odd row", alpha=1e300),
 )
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", fuzz_cases.ESTIMATORS)
 @fuzzed
-@given(case=CASES)
+@given(case=fuzz_cases.CASES)
 def test_random_inputs_end_in_a_correct_result_or_a_helpful_error(name, case, tmp_path):
     assert outcome(name, case, tmp_path) in ("result", "refusal")
 
 
-@pytest.mark.parametrize("index, name", list(enumerate(ESTIMATORS)), ids=ESTIMATORS)
+@pytest.mark.parametrize("index, name", list(enumerate(fuzz_cases.ESTIMATORS)), ids=fuzz_cases.ESTIMATORS)
 def test_earlier_failures_do_not_recur(index, name, tmp_path):
     """All cases with every estimator in the profile `full`, every third case otherwise."""
     step = 1 if EACH > 50 else 3
@@ -203,13 +193,13 @@ def test_earlier_failures_do_not_recur(index, name, tmp_path):
 
 
 @fuzzed
-@given(case=CASES)
+@given(case=fuzz_cases.CASES)
 def test_sums_of_any_rows_are_those_of_numpy_or_refused(case):
-    values = stored(case)
+    values = fuzz_cases.stored(case)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            rows = as_rows(contained(values, case.kind))
+            rows = as_rows(fuzz_cases.contained(values, case.kind))
             total = sweep(rows, FeatureSums(IdentityMap(np.zeros(rows.shape[1]))), client="serial").total
         except Exception as error:
             require_named(error)
@@ -299,14 +289,18 @@ def test_a_direction_dropped_by_the_solve_is_warned_of():
 @pytest.mark.parametrize(
     "case, message",
     [
-        (Case(power=-700), "X: squares of its values exceed the range of float64; scale the rows"),
-        (Case(target="huge"), "y: squares of its values exceed the range of float64; scale the targets"),
-        (Case(target="tiny"), "y: the largest target is .*too small for float32 sums; scale the targets"),
-        (Case(kind="dask", shape=(5, 0)), "X: found rows of 0 features; expected at least one"),
+        (fuzz_cases.Case(power=-700), "X: squares of its values exceed the range of float64; scale the rows"),
+        (fuzz_cases.Case(target="huge"), "y: squares of its values exceed the range of float64; scale the targets"),
+        (fuzz_cases.Case(target="tiny"), "y: the largest target is .*too small for float32 sums; scale the targets"),
+        (fuzz_cases.Case(kind="dask", shape=(5, 0)), "X: found rows of 0 features; expected at least one"),
     ],
 )
 def test_values_out_of_range_are_refused(case, message):
-    model, X, y = ESTIMATORS["Ridge"](case), contained(stored(case), case.kind), targets(case, classes=False)
+    model, X, y = (
+        fuzz_cases.ESTIMATORS["Ridge"](case),
+        fuzz_cases.contained(fuzz_cases.stored(case), case.kind),
+        fuzz_cases.targets(case, classes=False),
+    )
     with pytest.raises(DataError, match=message), executing("serial"):
         model.fit(X, y)
 

@@ -10,20 +10,7 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-from bigkernel import (
-    SSSL,
-    Gaussian,
-    KernelRidge,
-    KernelRidgeClassifier,
-    Matern,
-    Rescaler,
-    Ridge,
-    SSSLClassifier,
-    SweepSearchCV,
-    executing,
-    load_model,
-    save_model,
-)
+import bigkernel as bk
 from bigkernel.config import settings
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter, open_corpus
 from bigkernel.engine.process import peak_bytes
@@ -79,13 +66,13 @@ def one_worker(memory_limit=0):
 
 
 def gaussian(d):
-    return Gaussian(2 * d**0.5)
+    return bk.Gaussian(2 * d**0.5)
 
 
 def deviations(rows, out):
     d = as_rows(rows).shape[1]
     g = np.random.default_rng(1)
-    model = KernelRidge(gaussian(d), n_landmarks=50, random_state=0).fit(g.normal(size=(500, d)), g.normal(size=500))
+    model = bk.KernelRidge(gaussian(d), n_landmarks=50, random_state=0).fit(g.normal(size=(500, d)), g.normal(size=500))
     model.predict_to(rows, out / "out", std=True)
 
 
@@ -93,7 +80,7 @@ def searched(kind, **options):
     def search(rows, out):
         grid = {"kernel": [gaussian(10), gaussian(20)], "alpha": [0.1, 1.0]}
         model = kind(n_landmarks=300, random_state=0, **options)
-        SweepSearchCV(model, grid, cv=3, refit=False).fit(rows)
+        bk.SweepSearchCV(model, grid, cv=3, refit=False).fit(rows)
 
     return search
 
@@ -102,23 +89,23 @@ def searched(kind, **options):
 CASES = {
     "500 landmarks of digits": (
         (16_000, 784, "uint8", 10, 8000),
-        lambda rows, out: KernelRidgeClassifier(gaussian(784), n_landmarks=500, random_state=0).fit(rows),
+        lambda rows, out: bk.KernelRidgeClassifier(gaussian(784), n_landmarks=500, random_state=0).fit(rows),
     ),
     "many features": (
         (3000, 4000, "float32", 0, 500),
-        lambda rows, out: KernelRidge(gaussian(4000), n_landmarks=100, random_state=0).fit(rows),
+        lambda rows, out: bk.KernelRidge(gaussian(4000), n_landmarks=100, random_state=0).fit(rows),
     ),
     "semi-supervised": (
         (8000, 100, "float64", 0, 2000),
-        lambda rows, out: SSSL(Matern(10.0, nu=2.5), n_components=20, n_landmarks=400, random_state=0).fit(rows),
+        lambda rows, out: bk.SSSL(bk.Matern(10.0, nu=2.5), n_components=20, n_landmarks=400, random_state=0).fit(rows),
     ),
     "rows that are skipped": (
         (20_000, 300, "float64", 0, 3000, True),
-        lambda rows, out: KernelRidge(gaussian(300), n_landmarks=100, random_state=0).fit(
+        lambda rows, out: bk.KernelRidge(gaussian(300), n_landmarks=100, random_state=0).fit(
             as_rows(rows).skip_bad_rows()
         ),
     ),
-    "search, semi-supervised": ((12_000, 50, "float32", 4, 6000), searched(SSSLClassifier, n_components=50)),
+    "search, semi-supervised": ((12_000, 50, "float32", 4, 6000), searched(bk.SSSLClassifier, n_components=50)),
     "deviations": ((60_000, 8, "float64", 0, 40_000), deviations),
 }
 FAST = ("semi-supervised",)
@@ -131,8 +118,8 @@ FAST = ("semi-supervised",)
 def test_a_fresh_worker_uses_at_most_the_planned_memory(shape, job, make, tmp_path):
     rows, tiny = make(*shape), make(40, 3, "float32", 0, 10)
     plans = []
-    with one_worker() as client, executing(client):
-        Ridge().fit(tiny)  # the libraries are loaded
+    with one_worker() as client, bk.executing(client):
+        bk.Ridge().fit(tiny)  # the libraries are loaded
         (before,) = client.run(peak_bytes).values()
         with observe(lambda event: plans.append(event.plan) if isinstance(event, SweepStarted) else None):
             job(rows, tmp_path)
@@ -146,7 +133,7 @@ def test_a_fresh_worker_uses_at_most_the_planned_memory(shape, job, make, tmp_pa
 def model_file(path, m, d, dtype):
     """Save and load a model by conjugate gradients with m random landmarks and coefficients."""
     g, c = np.random.default_rng(2), 10
-    model = KernelRidgeClassifier(gaussian(d), n_landmarks=m, solver="cg", random_state=0)
+    model = bk.KernelRidgeClassifier(gaussian(d), n_landmarks=m, solver="cg", random_state=0)
     inputs = Inputs(d, classes=np.arange(c))
     solution = IterativeSolution(
         coef=g.normal(size=(m, c)),
@@ -160,23 +147,23 @@ def model_file(path, m, d, dtype):
     restore(model, inputs)
     basis = LandmarkBasis(model.kernel, g.integers(0, 256, (m, d)) / 255, dtype)
     model._fitted = IterativeFit(inputs=inputs, basis=basis, solution=solution)
-    save_model(model, path)
-    return load_model(path)
+    bk.save_model(model, path)
+    return bk.load_model(path)
 
 
 @pytest.mark.slow
 def test_a_worker_of_2_gib_predicts_with_50_000_landmarks_as_planned(make, tmp_path):
     m, d, dtype = 50_000, 784, "float32"
     model, tiny = model_file(tmp_path / "model", m, d, dtype), make(40, 3, "float32", 0, 10)
-    rows = Rescaler(1 / 255).fit(corpus := make(2048, d, "uint8", 10, 2048)).transform(corpus)
+    rows = bk.Rescaler(1 / 255).fit(corpus := make(2048, d, "uint8", 10, 2048)).transform(corpus)
     jobs = {
         "score": lambda: model.score(rows),
         "predict_to": lambda: model.predict_to(rows, tmp_path / "out", decision=True),
         "lazy": lambda: model.predict(rows).compute(),
     }
     plans, peaks = [], {}
-    with one_worker(limit := 2**31) as client, executing(client):
-        Ridge().fit(tiny)  # the libraries are loaded
+    with one_worker(limit := 2**31) as client, bk.executing(client):
+        bk.Ridge().fit(tiny)  # the libraries are loaded
         (before,) = client.run(peak_bytes).values()
         with observe(lambda event: plans.append(event.plan) if isinstance(event, SweepStarted) else None):
             for name, job in jobs.items():
@@ -203,10 +190,10 @@ def test_a_too_large_plan_is_refused_before_the_first_task_and_its_advice_fits(m
         rows, m = make(8000, 50, "float32", 3, 2000), 1500
 
     def model(m):
-        return KernelRidgeClassifier(gaussian(50), n_landmarks=m, random_state=0)
+        return bk.KernelRidgeClassifier(gaussian(50), n_landmarks=m, random_state=0)
 
     limit = base + int((0.6 if what == "rows" else 0.3) * model(m).plan(rows).task_bytes)
-    with one_worker(limit) as client, executing(client):
+    with one_worker(limit) as client, bk.executing(client):
         with pytest.raises(PlanTooLargeError, match=r"a worker needs [\d,]+ MB") as refused:
             model(m).fit(rows)
         ran = client.run(lambda dask_worker: len(dask_worker.state.tasks) + len(dask_worker.data))

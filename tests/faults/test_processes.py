@@ -17,12 +17,11 @@ import dask
 import psutil
 import pytest
 from distributed import Client
-from drivers import HELD, SEGMENTS, SLOW, D, leftovers, published, same_model, wait_until
+from drivers import HELD, SEGMENTS, SLOW, D, alive, leftovers, published, same_model, wait_until
 from machines import free_port
-from probes import Both, Bulky, Crash, Devour, DieUnless, Hold, Sleep, Sums, local_cluster
+from probes import Both, Bulky, Crash, Devour, DieUnless, Hold, Sleep, Sums, bits, local_cluster
 
 from bigkernel import connect
-from bigkernel.data import zarr_arrays
 from bigkernel.data.run_directory import survey
 from bigkernel.data.run_lock import Lock, locked
 from bigkernel.engine.preflight import wait_for_workers
@@ -61,10 +60,6 @@ def call_when(condition, function):
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
     return thread
-
-
-def bits(swept):
-    return zarr_arrays.digest(swept.total)
 
 
 # ---------------------------------------------------------------- workers
@@ -256,10 +251,6 @@ def test_f7_an_ended_driver_is_resumed_bit_by_bit(fault_corpus, undisturbed, sta
     assert n_starts - SEGMENTS <= 2  # at most one repeated segment per worker
     assert leftovers(tmp_path / "run") == []
     assert same_model(tmp_path / "a.model", undisturbed)
-
-
-def alive(process):
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 BUSY = """

@@ -11,10 +11,9 @@ from pathlib import Path
 import dask
 import pytest
 from drivers import SEGMENTS, D, Driver, N, leftovers, sums_of, wait_until
-from probes import Hold, Sums
+from probes import Hold, Sums, bits
 
 from bigkernel import connect, executing
-from bigkernel.data import zarr_arrays
 from bigkernel.data.run_directory import survey
 from bigkernel.data.run_lock import locked
 from bigkernel.engine.sweep import plan_sweep, sweep
@@ -23,10 +22,6 @@ from bigkernel.events import journal
 from bigkernel.events.board import Board
 
 pytestmark = pytest.mark.usefixtures("fault_segments")
-
-
-def bits(swept):
-    return zarr_arrays.digest(swept.total)
 
 
 # ---------------------------------------------------------------- clocks

@@ -12,16 +12,7 @@ from sklearn.kernel_ridge import KernelRidge as DenseKernelRidge
 from sklearn.metrics import pairwise
 from sklearn.model_selection import cross_val_score
 
-from bigkernel import (
-    Gaussian,
-    KernelRidge,
-    KernelRidgeClassifier,
-    Nystroem,
-    Pairwise,
-    SweepSearchCV,
-    load_model,
-    save_model,
-)
+import bigkernel as bk
 from bigkernel.data.fingerprint import fingerprint
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.feature_maps import LandmarkMap
@@ -58,19 +49,19 @@ every_metric = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 def test_exact_fits_are_the_dense_ones_and_blocks_their_values(metric):
     of_rows = shared if metric is shared_in_blocks else metric
     dense = DenseKernelRidge(alpha=0.1, kernel=of_rows, gamma=1.0).fit(X, y)
-    ours = KernelRidge(metric, alpha=0.1, fit_intercept=False).fit(X, y)
+    ours = bk.KernelRidge(metric, alpha=0.1, fit_intercept=False).fit(X, y)
     assert_allclose(ours.predict(X[:9]), dense.predict(X[:9]), rtol=1e-7, atol=1e-9)
     expected = pairwise.pairwise_kernels(X, X[:20], metric=of_rows)
     for dtype, near in ((np.float64, 1e-12), (np.float32, 1e-5)):
-        features = LandmarkMap(Pairwise(metric).resolve(X), X[:20], np.dtype(dtype))
+        features = LandmarkMap(bk.Pairwise(metric).resolve(X), X[:20], np.dtype(dtype))
         assert_allclose(features.block(Chunk(X), slice(0, 90)), expected, rtol=near, atol=near)
-    assert_allclose(Pairwise(metric).diag(X), np.diagonal(pairwise.pairwise_kernels(X, metric=of_rows)), rtol=1e-12)
+    assert_allclose(bk.Pairwise(metric).diag(X), np.diagonal(pairwise.pairwise_kernels(X, metric=of_rows)), rtol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore:pairwise kernel. the kernel matrix of 40:bigkernel.errors.RankDeficiencyWarning")
 def test_landmark_fits_take_them_too_and_several_chunks_are_one():
-    one = KernelRidge(shared_in_blocks, alpha=0.1, landmarks=X[:40]).fit(X, y)
-    grown = KernelRidge(shared_in_blocks, alpha=0.1, landmarks=X[:40])
+    one = bk.KernelRidge(shared_in_blocks, alpha=0.1, landmarks=X[:40]).fit(X, y)
+    grown = bk.KernelRidge(shared_in_blocks, alpha=0.1, landmarks=X[:40])
     for rows in (slice(0, 50), slice(50, 90)):
         grown.partial_fit(X[rows], y[rows])
     assert_allclose(grown.predict(X), one.predict(X), rtol=1e-7)
@@ -79,44 +70,46 @@ def test_landmark_fits_take_them_too_and_several_chunks_are_one():
 
 def test_a_matrix_that_was_computed_before_is_fitted_and_searched_as_scikit_learn_does():
     dense = DenseKernelRidge(alpha=0.1, kernel="precomputed").fit(K, y)
-    ours, kept = KernelRidge("precomputed", alpha=0.1, fit_intercept=False), K.copy()
+    ours, kept = bk.KernelRidge("precomputed", alpha=0.1, fit_intercept=False), K.copy()
     assert_allclose(ours.fit(K, y).predict(K[:8]), dense.predict(K[:8]), rtol=1e-9)
     assert_array_equal(K, kept)
-    given, computed = (KernelRidge(kernel, alpha=0.1, gamma=0.3) for kernel in ("precomputed", "rbf"))
+    given, computed = (bk.KernelRidge(kernel, alpha=0.1, gamma=0.3) for kernel in ("precomputed", "rbf"))
     assert_allclose(cross_val_score(given, K, y, cv=3), cross_val_score(computed, X, y, cv=3), rtol=1e-7)
     labels = (y > 1).astype(int)
-    model = KernelRidgeClassifier("precomputed", alpha=0.1).fit(K, labels)
-    assert_array_equal(model.predict(K), KernelRidgeClassifier("rbf", gamma=0.3, alpha=0.1).fit(X, labels).predict(X))
+    model = bk.KernelRidgeClassifier("precomputed", alpha=0.1).fit(K, labels)
+    assert_array_equal(
+        model.predict(K), bk.KernelRidgeClassifier("rbf", gamma=0.3, alpha=0.1).fit(X, labels).predict(X)
+    )
 
 
 def test_models_of_matrices_and_of_named_kernels_are_stored_and_those_of_functions_refused(tmp_path):
     for name, model, rows in (
-        ("matrix", KernelRidge("precomputed"), K),
-        ("chi2", KernelRidge("chi2", gamma=0.5, n_landmarks=10), X),
+        ("matrix", bk.KernelRidge("precomputed"), K),
+        ("chi2", bk.KernelRidge("chi2", gamma=0.5, n_landmarks=10), X),
     ):
         with pytest.warns(UserWarning, match="Predictor.load refuses .* the .* kernel needs more than NumPy"):
-            save_model(model.fit(rows, y), tmp_path / name)
-        assert_array_equal(load_model(tmp_path / name).predict(rows), model.predict(rows))
+            bk.save_model(model.fit(rows, y), tmp_path / name)
+        assert_array_equal(bk.load_model(tmp_path / name).predict(rows), model.predict(rows))
     with pytest.raises(ConfigError, match=r"shared.* cannot be stored"):
-        save_model(KernelRidge(shared).fit(X, y), tmp_path / "function")
+        bk.save_model(bk.KernelRidge(shared).fit(X, y), tmp_path / "function")
 
 
 @pytest.mark.parametrize(
     "fit, error, message",
     [
-        (lambda: KernelRidge("precomputed", n_landmarks=10).fit(K, y), ConfigError, r"\(n, n\) .* found \(10, 90\)"),
-        (lambda: KernelRidge("precomputed").fit(K[:, :50], y), ConfigError, r"found \(90, 50\)"),
-        (lambda: KernelRidge("precomputed").fit(K + np.eye(90, k=1), y), DataError, "a symmetric matrix"),
-        (lambda: Nystroem("precomputed", n_components=5).fit(K), ConfigError, "precomputed"),
-        (lambda: Pairwise("precomputed_by_me")(X), ConfigError, "expected a function or one of"),
-        (lambda: Pairwise("cosine", gamma=1.0)(X), ConfigError, "gamma above 0 for chi2"),
-        (lambda: KernelRidge(lambda X, Z: "value").fit(X, y), DataError, "a number for two rows, found str"),
-        (lambda: KernelRidge(lambda X, Z: 1 / 0, n_landmarks=5).fit(X, y), DataError, "ZeroDivisionError: division"),
-        (lambda: KernelRidge(lambda X, Z: np.nan * X @ Z.T).fit(X, y), DataError, "NaN or infinity for finite rows"),
-        (lambda: KernelRidge("chi2", n_landmarks=5).fit(X - 1, y), DataError, "chi2 kernel: .*negative values"),
-        (lambda: Pairwise("chi2", gamma="wide")(X), ConfigError, "above 0 for chi2, found 'wide'"),
-        (lambda: Pairwise(Gaussian(1.0))(X), ConfigError, "expected a function"),
-        (lambda: (Gaussian(1.0) + Pairwise(3))(X), ConfigError, "found 3"),
+        (lambda: bk.KernelRidge("precomputed", n_landmarks=10).fit(K, y), ConfigError, r"\(n, n\) .* found \(10, 90\)"),
+        (lambda: bk.KernelRidge("precomputed").fit(K[:, :50], y), ConfigError, r"found \(90, 50\)"),
+        (lambda: bk.KernelRidge("precomputed").fit(K + np.eye(90, k=1), y), DataError, "a symmetric matrix"),
+        (lambda: bk.Nystroem("precomputed", n_components=5).fit(K), ConfigError, "precomputed"),
+        (lambda: bk.Pairwise("precomputed_by_me")(X), ConfigError, "expected a function or one of"),
+        (lambda: bk.Pairwise("cosine", gamma=1.0)(X), ConfigError, "gamma above 0 for chi2"),
+        (lambda: bk.KernelRidge(lambda X, Z: "value").fit(X, y), DataError, "a number for two rows, found str"),
+        (lambda: bk.KernelRidge(lambda X, Z: 1 / 0, n_landmarks=5).fit(X, y), DataError, "ZeroDivisionError: division"),
+        (lambda: bk.KernelRidge(lambda X, Z: np.nan * X @ Z.T).fit(X, y), DataError, "NaN or infinity for finite rows"),
+        (lambda: bk.KernelRidge("chi2", n_landmarks=5).fit(X - 1, y), DataError, "chi2 kernel: .*negative values"),
+        (lambda: bk.Pairwise("chi2", gamma="wide")(X), ConfigError, "above 0 for chi2, found 'wide'"),
+        (lambda: bk.Pairwise(bk.Gaussian(1.0))(X), ConfigError, "expected a function"),
+        (lambda: (bk.Gaussian(1.0) + bk.Pairwise(3))(X), ConfigError, "found 3"),
     ],
 )  # fmt: skip
 def test_invalid_kernels_are_refused_by_name(fit, error, message):
@@ -125,24 +118,24 @@ def test_invalid_kernels_are_refused_by_name(fit, error, message):
 
 
 def test_deviations_of_a_precomputed_kernel_are_refused_also_where_as_many_rows_are_predicted():
-    model = KernelRidge(2 * Precomputed(), alpha=0.1).fit(K, y)
+    model = bk.KernelRidge(2 * Precomputed(), alpha=0.1).fit(K, y)
     with pytest.raises(ConfigError, match=r"k\(x, x\) of new rows is unknown"):
         model.predict(K, return_std=True)
     assert model.__sklearn_tags__().input_tags.pairwise
 
 
 def test_searches_take_them_and_share_sweeps():
-    model = KernelRidge(Pairwise(shared_in_blocks), n_landmarks=10, random_state=0)
-    search = SweepSearchCV(model, {"alpha": [0.1, 1.0, 10.0]}, cv=3, one_standard_error=True)
+    model = bk.KernelRidge(bk.Pairwise(shared_in_blocks), n_landmarks=10, random_state=0)
+    search = bk.SweepSearchCV(model, {"alpha": [0.1, 1.0, 10.0]}, cv=3, one_standard_error=True)
     assert len(search.plan(X, y).sweeps) == 1
     assert search.fit(X, y).best_params_["alpha"] >= 0.1
 
 
 def test_cosines_keep_their_landmarks_at_length_one_and_count_their_memory():
-    features = LandmarkMap(Pairwise("cosine"), X[:20], np.dtype("f8"))
+    features = LandmarkMap(bk.Pairwise("cosine"), X[:20], np.dtype("f8"))
     assert_allclose(np.linalg.norm(features.bound.points, axis=1), 1)
     assert features.cost.fixed_bytes - X[:20].nbytes >= features.bound.nbytes
-    assert Pairwise("cosine")(np.zeros((1, 3)), X[:2]).tolist() == [[0, 0]]
+    assert bk.Pairwise("cosine")(np.zeros((1, 3)), X[:2]).tolist() == [[0, 0]]
 
 
 def test_a_function_has_the_same_fingerprint_in_another_process():
@@ -171,4 +164,4 @@ def kernels():
     remembered = [make(power) for make in (remembering, Remembering) for power in (1, 2)]
     remembered += [partial(shared, power=long), partial(shared, power=np.where(long == 1000, 5, long)), partial(np.dot)]
     functions = [*METRICS.values(), *remembered, partial(shared, power=remembering(1))]
-    return [Pairwise(metric) for metric in functions]
+    return [bk.Pairwise(metric) for metric in functions]

@@ -98,7 +98,7 @@ def test_the_bar_is_one_line_of_80_columns_with_rate_range_workers_and_retries(c
 
 def test_a_search_shows_which_sweep_runs_and_the_time_left_in_all(clock, screen):
     with bar.progress(stream=screen.stream):
-        emit(bar.Figures("sweeps", {"count": 2, "flops": 2 * PLAN.flops}))
+        emit(bar.job.Figures("sweeps", {"count": 2, "flops": 2 * PLAN.flops}))
         for done in (10, 2):
             emit(SweepStarted("tune", "threads", PLAN))
             clock.seconds += 10 * done

@@ -9,16 +9,7 @@ from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 
-from bigkernel import (
-    JDA,
-    ARTLClassifier,
-    Gaussian,
-    KernelLogisticClassifier,
-    SSSLClassifier,
-    SweepSearchCV,
-    load_model,
-    save_model,
-)
+import bigkernel as bk
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.events.job import SweepStarted, observe
 
@@ -33,7 +24,7 @@ CODES = np.where(SIDE == 0, TRUTH, -1)
 DOMAIN = np.where(SIDE == 0, np.arange(N) % 2, 7)
 WEIGHT = rng.uniform(0.2, 2, N)
 Z = X[:: N // M][:M] + 0.01
-MODEL = ARTLClassifier(Gaussian(1.5), landmarks=Z, sharpness=4.0, n_rounds=3)
+MODEL = bk.ARTLClassifier(bk.Gaussian(1.5), landmarks=Z, sharpness=4.0, n_rounds=3)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning"),  # grids are small
@@ -73,7 +64,7 @@ SCORES = {"scoring": {"error": "neg_mean_squared_error", "right": "accuracy"}}
 def test_every_cell_is_a_fit_with_the_labels_of_a_fold_hidden(grid):
     cv, events = StratifiedKFold(3), []
     with observe(events.append):
-        search = SweepSearchCV(MODEL, grid, cv=cv, refit="right", **SCORES).fit(X, CODES, sample_weight=WEIGHT)
+        search = bk.SweepSearchCV(MODEL, grid, cv=cv, refit="right", **SCORES).fit(X, CODES, sample_weight=WEIGHT)
     require_cells(search, TRUTH, cv.split(X[:N_S], TRUTH[:N_S]), SIDE, WEIGHT)
     assert (search.cv_results_["prediction_error"] < 1e-6).all()
     # two kernels, or two graphs: moments and scores of each, and its rounds
@@ -100,21 +91,21 @@ SPLITS = {
 
 @pytest.mark.parametrize("cv, y, splits", SPLITS.values(), ids=SPLITS)
 def test_source_and_target_of_a_split_follow_from_its_labels(cv, y, splits):
-    search = SweepSearchCV(MODEL, {"alpha": [0.1, 1.0]}, cv=cv, refit=False, **SCORES)
+    search = bk.SweepSearchCV(MODEL, {"alpha": [0.1, 1.0]}, cv=cv, refit=False, **SCORES)
     require_cells(search.fit(X, y, sample_domain=DOMAIN), y, splits, DOMAIN)
 
 
 def test_a_score_of_scikit_learn_is_that_of_separate_fits():
     cv = StratifiedKFold(3)
-    search = SweepSearchCV(MODEL, {"alpha": [0.05, 2.0]}, cv=cv, scoring="f1_macro").fit(X, CODES)
+    search = bk.SweepSearchCV(MODEL, {"alpha": [0.05, 2.0]}, cv=cv, scoring="f1_macro").fit(X, CODES)
     for params, train, test, score in cells(search, cv.split(X[:N_S], TRUTH[:N_S])):
         fitted = separate(params, TRUTH, train, SIDE)
         assert_allclose(score(), f1_score(TRUTH[test], fitted.predict(X[test]), average="macro"))
 
 
 def test_landmarks_and_the_bandwidth_are_those_of_a_fit_to_all_rows():
-    model = ARTLClassifier(n_landmarks=M, landmarks="balanced-k-means", sharpness=4.0, n_rounds=2, random_state=0)
-    search = SweepSearchCV(model, {"alpha": [0.05, 0.5]}, cv=3).fit(X, CODES)
+    model = bk.ARTLClassifier(n_landmarks=M, landmarks="balanced-k-means", sharpness=4.0, n_rounds=2, random_state=0)
+    search = bk.SweepSearchCV(model, {"alpha": [0.05, 0.5]}, cv=3).fit(X, CODES)
     alone = clone(model).set_params(**search.best_params_).fit(X, CODES)
     assert_array_equal(search.best_estimator_.landmarks_, alone.landmarks_)
     assert search.best_estimator_.kernel_.sigma == alone.kernel_.sigma
@@ -123,22 +114,22 @@ def test_landmarks_and_the_bandwidth_are_those_of_a_fit_to_all_rows():
 
 def test_the_best_model_has_all_that_a_fit_of_its_own_has(tmp_path):
     model = clone(MODEL).set_params(probability=True, class_weight="balanced")
-    search = SweepSearchCV(model, {"alpha": [0.05, 0.5]}, cv=3).fit(X, CODES, sample_domain=DOMAIN)
+    search = bk.SweepSearchCV(model, {"alpha": [0.05, 0.5]}, cv=3).fit(X, CODES, sample_domain=DOMAIN)
     alone = clone(model).set_params(**search.best_params_).fit(X, CODES, sample_domain=DOMAIN)
     assert_allclose(search.predict_proba(X), alone.predict_proba(X), rtol=1e-7)
     best = search.best_estimator_
     assert_array_equal(best.target_domains_, [7])
     assert_array_equal(best.source_domains_, [0, 1])
-    plain = SweepSearchCV(MODEL, {"manifold": [0.0, 1.0]}, cv=3).fit(X, CODES).best_estimator_
-    save_model(plain, tmp_path / "best")
-    assert_array_equal(load_model(tmp_path / "best").predict(X), plain.predict(X))
+    plain = bk.SweepSearchCV(MODEL, {"manifold": [0.0, 1.0]}, cv=3).fit(X, CODES).best_estimator_
+    bk.save_model(plain, tmp_path / "best")
+    assert_array_equal(bk.load_model(tmp_path / "best").predict(X), plain.predict(X))
     assert ("anchors" in plain.statistics_) == (plain.manifold > 0)
 
 
 def test_float32_rows_of_a_wide_kernel_are_swept_again_where_candidates_would_be_off():
     rows = X.astype(np.float32)
-    model = clone(MODEL).set_params(kernel=Gaussian(12.0), alpha=1e-4, n_rounds=1)
-    search = SweepSearchCV(model, {"alpha": [1e-4, 1e-3]}, cv=3).fit(rows, CODES)
+    model = clone(MODEL).set_params(kernel=bk.Gaussian(12.0), alpha=1e-4, n_rounds=1)
+    search = bk.SweepSearchCV(model, {"alpha": [1e-4, 1e-3]}, cv=3).fit(rows, CODES)
     alone = clone(model).set_params(**search.best_params_).fit(rows, CODES)
     assert search.best_estimator_.dtype_ == alone.dtype_ == "float64"
     assert (search.cv_results_["prediction_error"] < 1e-3).all()
@@ -148,32 +139,32 @@ def test_splits_without_a_target_are_refused_before_any_sweep():
     events = []
     with observe(events.append):
         with pytest.raises(DataError, match=r"split 0 leaves labels in every domain.*cv='domains'"):
-            SweepSearchCV(MODEL, {"alpha": [0.1]}, cv=3, refit=False).fit(X, TRUTH, sample_domain=DOMAIN)
+            bk.SweepSearchCV(MODEL, {"alpha": [0.1]}, cv=3, refit=False).fit(X, TRUTH, sample_domain=DOMAIN)
         with pytest.raises(ConfigError, match=r"refit: every domain has labelled rows.*refit=False"):
-            SweepSearchCV(MODEL, {"alpha": [0.1]}, cv="domains").fit(X, TRUTH, sample_domain=DOMAIN)
+            bk.SweepSearchCV(MODEL, {"alpha": [0.1]}, cv="domains").fit(X, TRUTH, sample_domain=DOMAIN)
         with pytest.raises(ConfigError, match="neg_gcv needs one penalty for all directions"):
-            SweepSearchCV(MODEL, {"alpha": [0.1]}, scoring="neg_gcv").fit(X, CODES)
+            bk.SweepSearchCV(MODEL, {"alpha": [0.1]}, scoring="neg_gcv").fit(X, CODES)
     assert not [event for event in events if isinstance(event, SweepStarted)]
 
 
 def test_methods_that_share_no_sweep_are_refused_with_an_alternative():
     for model, message in (
-        (JDA(n_landmarks=M), "JDA has no predictions to score; search a Pipeline"),
-        (KernelLogisticClassifier(n_landmarks=M), r"every step is a sweep for one model.*KernelRidgeClassifier"),
+        (bk.JDA(n_landmarks=M), "JDA has no predictions to score; search a Pipeline"),
+        (bk.KernelLogisticClassifier(n_landmarks=M), r"every step is a sweep for one model.*KernelRidgeClassifier"),
     ):
         with pytest.raises(ConfigError, match=message):
-            SweepSearchCV(model, {"alpha": [0.1, 1.0]}).fit(X, CODES)
+            bk.SweepSearchCV(model, {"alpha": [0.1, 1.0]}).fit(X, CODES)
     projected = make_pipeline(
-        JDA(Gaussian(1.5), n_components=3, landmarks=Z, n_rounds=1),
-        SSSLClassifier(Gaussian(1.0), n_landmarks=M, random_state=0),
+        bk.JDA(bk.Gaussian(1.5), n_components=3, landmarks=Z, n_rounds=1),
+        bk.SSSLClassifier(bk.Gaussian(1.0), n_landmarks=M, random_state=0),
     )
-    assert SweepSearchCV(projected, {"jda__alpha": [0.1, 1.0]}, cv=3).fit(X, CODES).best_score_ > 0.8
+    assert bk.SweepSearchCV(projected, {"jda__alpha": [0.1, 1.0]}, cv=3).fit(X, CODES).best_score_ > 0.8
 
 
 def test_transforms_of_a_pipeline_get_the_domains():
     y = np.where(np.arange(N) % 5 == 0, -1, CODES)  # with rows of the source that have no label, and are no target
-    jda = JDA(Gaussian(1.5), n_components=3, landmarks=Z, n_rounds=1)
-    last = SSSLClassifier(Gaussian(1.0), n_landmarks=M, random_state=0)
-    search = SweepSearchCV(make_pipeline(jda, last), {"ssslclassifier__alpha": [1.0]}, cv=3)
+    jda = bk.JDA(bk.Gaussian(1.5), n_components=3, landmarks=Z, n_rounds=1)
+    last = bk.SSSLClassifier(bk.Gaussian(1.0), n_landmarks=M, random_state=0)
+    search = bk.SweepSearchCV(make_pipeline(jda, last), {"ssslclassifier__alpha": [1.0]}, cv=3)
     result = search.fit(X, y, sample_domain=DOMAIN).best_estimator_
     assert_array_equal(result[0].transform(X), clone(jda).fit(X, y, sample_domain=DOMAIN).transform(X))

@@ -12,17 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from peers import digest, split_scores
 from threadpoolctl import threadpool_limits
 
-from bigkernel import (
-    SSSL,
-    ARTLClassifier,
-    Gaussian,
-    KernelRidge,
-    KernelRidgeClassifier,
-    Laplacian,
-    Linear,
-    Matern,
-    SweepSearchCV,
-)
+import bigkernel as bk
 from bigkernel.engine.context import executing
 from bigkernel.errors import DataError, ResumeMismatchError
 from bigkernel.estimators.kernel_basis import BasisChoice
@@ -37,21 +27,21 @@ LABELS = rng.permutation(np.arange(N) % 3)
 GROUPS, DOMAINS = np.arange(N) // 2, np.arange(N) % 4
 PARTLY = np.where(DOMAINS == 3, -1, LABELS)
 HIDDEN = np.where(np.arange(N) % 3, y, np.nan)
-GRID = {"kernel": [Gaussian(1.0), Matern(2.0), Gaussian(3.0), Laplacian(0.4)], "alpha": [0.01, 1.0]}
-ROUNDS = {"kernel": [Gaussian(1.0), Laplacian(0.4)], "alpha": [0.01, 1.0]}  # each is swept for in every round
+GRID = {"kernel": [bk.Gaussian(1.0), bk.Matern(2.0), bk.Gaussian(3.0), bk.Laplacian(0.4)], "alpha": [0.01, 1.0]}
+ROUNDS = {"kernel": [bk.Gaussian(1.0), bk.Laplacian(0.4)], "alpha": [0.01, 1.0]}  # each is swept for in every round
 SEARCHES = {
-    "numbers": (KernelRidge(landmarks=Z, fit_intercept=True), {"param_grid": GRID, "scoring": "r2", "cv": 4}, y),
+    "numbers": (bk.KernelRidge(landmarks=Z, fit_intercept=True), {"param_grid": GRID, "scoring": "r2", "cv": 4}, y),
     "classes, domains": (
-        KernelRidgeClassifier(landmarks=Z),
+        bk.KernelRidgeClassifier(landmarks=Z),
         {"param_grid": GRID, "scoring": ["accuracy", "neg_log_loss"], "cv": "domains", "refit": "accuracy"},
         LABELS,
     ),
     "a target domain": (
-        ARTLClassifier(landmarks=Z, n_rounds=2, sharpness=4.0),
+        bk.ARTLClassifier(landmarks=Z, n_rounds=2, sharpness=4.0),
         {"param_grid": ROUNDS, "scoring": ["accuracy", "neg_mean_squared_error"], "cv": 3, "refit": "accuracy"},
         PARTLY,
     ),
-    "semi-supervised": (SSSL(landmarks=Z, n_components=5), {"param_grid": GRID, "cv": 3}, HIDDEN),
+    "semi-supervised": (bk.SSSL(landmarks=Z, n_components=5), {"param_grid": GRID, "cv": 3}, HIDDEN),
 }
 every_search = pytest.mark.parametrize("model, options, target", SEARCHES.values(), ids=SEARCHES)
 
@@ -84,7 +74,7 @@ def test_serial_and_threads_give_the_same_bits_from_every_source(model, options,
     for executor, kind in (("serial", "corpus"), ("threads", "dask"), ("threads", "zarr")):
         given, more = kinds[kind]
         with executing(executor):
-            result[kind] = bits_of(SweepSearchCV(model, **options).fit(*given, **more))
+            result[kind] = bits_of(bk.SweepSearchCV(model, **options).fit(*given, **more))
     assert len(set(result.values())) == 1
 
 
@@ -95,22 +85,22 @@ def test_workers_give_the_same_bits(name, make_corpus, client):
     classes = (0, 1, 2) if target.dtype.kind == "i" else ()
     corpus = make_corpus(X, classes=classes, y=target, group=GROUPS, domain=DOMAINS)
     with executing("serial"):
-        expected = bits_of(SweepSearchCV(model, **options).fit(corpus))
+        expected = bits_of(bk.SweepSearchCV(model, **options).fit(corpus))
     events = []
     with executing(client), observe(events.append):
-        assert bits_of(SweepSearchCV(model, **options).fit(corpus)) == expected
+        assert bits_of(bk.SweepSearchCV(model, **options).fit(corpus)) == expected
     assert {event.executor for event in events if isinstance(event, SweepStarted)} == {"dask"}
 
 
 def test_kernels_that_do_not_fit_together_take_several_sweeps_and_score_the_same():
     wide = rng.normal(size=(200, D))
-    model = KernelRidge(landmarks=wide, dtype="float32")
-    grid = {"kernel": [Gaussian(sigma) for sigma in np.geomspace(0.2, 0.5, 12)], "alpha": [0.1, 1.0]}
-    roomy = SweepSearchCV(model, grid, cv=4).fit(X, y)
+    model = bk.KernelRidge(landmarks=wide, dtype="float32")
+    grid = {"kernel": [bk.Gaussian(sigma) for sigma in np.geomspace(0.2, 0.5, 12)], "alpha": [0.1, 1.0]}
+    roomy = bk.SweepSearchCV(model, grid, cv=4).fit(X, y)
     assert len(roomy.plan_.sweeps) == 1
     tight = {"bigkernel.memory-limit-bytes": 100_000_000, "bigkernel.worker-base-bytes": 0}
     with dask.config.set(tight):
-        search = SweepSearchCV(model, grid, cv=4)
+        search = bk.SweepSearchCV(model, grid, cv=4)
         plan = search.plan(X, y)
         assert len(plan.sweeps) == 2
         assert plan.task_bytes <= 100_000_000 < roomy.plan_.task_bytes
@@ -127,15 +117,15 @@ def test_kernels_that_do_not_fit_together_take_several_sweeps_and_score_the_same
 
 
 def test_moments_that_do_not_fit_are_not_kept_and_swept_again_for_the_refit():
-    model = KernelRidge(Gaussian(1.0), landmarks=Z)
-    expected = SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=4).fit(X, y)
+    model = bk.KernelRidge(bk.Gaussian(1.0), landmarks=Z)
+    expected = bk.SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=4).fit(X, y)
     events = []
     with pytest.MonkeyPatch.context() as patch, observe(events.append):
         patch.setattr(
             "bigkernel.search.sweeps.settings",
             lambda: type("", (), {"memory_limit_bytes": 100, "worker_base_bytes": 0}),
         )
-        search = SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=4).fit(X, y)
+        search = bk.SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=4).fit(X, y)
     assert [event.what for event in events if isinstance(event, SweepStarted)] == ["tune", "moments"]
     assert_allclose(search.predict(X), expected.predict(X), atol=1e-5)
 
@@ -153,10 +143,10 @@ def test_the_refit_has_the_landmarks_of_the_scores(seed):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BasisChoice, "choose", basis)
-        model = KernelRidge(Gaussian(1.0), n_landmarks=9, random_state=seed)
-        search = SweepSearchCV(model, {"alpha": [0.1]}, cv=pairs).fit(X, y)
+        model = bk.KernelRidge(bk.Gaussian(1.0), n_landmarks=9, random_state=seed)
+        search = bk.SweepSearchCV(model, {"alpha": [0.1]}, cv=pairs).fit(X, y)
     assert_array_equal(search.best_estimator_.landmarks_, sampled[0])
-    alone = KernelRidge(Gaussian(1.0), landmarks=sampled[0], **search.best_params_).fit(X, y)
+    alone = bk.KernelRidge(bk.Gaussian(1.0), landmarks=sampled[0], **search.best_params_).fit(X, y)
     assert_allclose(search.predict(X), alone.predict(X), atol=1e-5)
 
 
@@ -182,8 +172,8 @@ def ended_after(patch, segments):
 def test_a_search_that_was_ended_is_resumed_with_the_same_bits(segments, make_corpus, tmp_path):
     corpus = make_corpus(X, classes=(0, 1, 2), y=LABELS, domain=DOMAINS)
     model, options, _ = SEARCHES["classes, domains"]
-    grid = {"kernel": [Gaussian(1.0), Matern(2.0)], "alpha": [0.01, 1.0]}
-    search = SweepSearchCV(model, **{**options, "param_grid": grid})
+    grid = {"kernel": [bk.Gaussian(1.0), bk.Matern(2.0)], "alpha": [0.01, 1.0]}
+    search = bk.SweepSearchCV(model, **{**options, "param_grid": grid})
     with executing("serial"):
         expected = bits_of(search.fit(corpus))
     with pytest.MonkeyPatch.context() as patch, executing("serial", run=tmp_path / "run"):
@@ -201,7 +191,7 @@ def test_a_search_that_was_ended_is_resumed_with_the_same_bits(segments, make_co
 
 def test_a_finished_search_is_read_back_and_another_one_is_refused(make_corpus, tmp_path):
     corpus = make_corpus(X, y=y, group=GROUPS)
-    search = SweepSearchCV(KernelRidge(Gaussian(1.0), landmarks=Z), {"alpha": [0.1, 1.0]}, cv=3)
+    search = bk.SweepSearchCV(bk.KernelRidge(bk.Gaussian(1.0), landmarks=Z), {"alpha": [0.1, 1.0]}, cv=3)
     with executing("serial", run=tmp_path / "run"):
         first = bits_of(search.fit(corpus))
     with executing("serial", run=tmp_path / "run"), pytest.raises(DataError, match="already holds a run"):
@@ -213,9 +203,11 @@ def test_a_finished_search_is_read_back_and_another_one_is_refused(make_corpus, 
         more = search.set_params(param_grid={"alpha": [0.1, 1.0, 10.0]})
     with executing("serial", run=tmp_path / "run", resume=True):
         assert_array_equal(split_scores(more.fit(corpus))[:2], split_scores(search)[:2])
-    for change in ({"cv": 4}, {"random_state": 1}, {"cv": np.arange(N) % 3}, {"estimator__kernel": Linear()},
+    for change in ({"cv": 4}, {"random_state": 1}, {"cv": np.arange(N) % 3}, {"estimator__kernel": bk.Linear()},
                    {"estimator__landmarks": Z[:-1]}):  # fmt: skip
-        other = SweepSearchCV(KernelRidge(Gaussian(1.0), landmarks=Z), {"alpha": [0.1, 1.0]}, cv=3).set_params(**change)
+        other = bk.SweepSearchCV(bk.KernelRidge(bk.Gaussian(1.0), landmarks=Z), {"alpha": [0.1, 1.0]}, cv=3).set_params(
+            **change
+        )
         with executing("serial", run=tmp_path / "run", resume=True), pytest.raises(ResumeMismatchError):
             other.fit(corpus)
 
@@ -225,8 +217,8 @@ def test_the_number_of_cores_of_the_driver_costs_no_resume(make_corpus, tmp_path
     rows = rng.normal(size=(n, D))
     with dask.config.set({"bigkernel.block-rows": 512}):
         corpus = make_corpus(rows, classes=(0, 1, 2), y=np.arange(n) % 3, chunk_rows=200)
-        model = KernelRidgeClassifier(Gaussian(0.3), landmarks=rows[:m])
-        search = SweepSearchCV(model, {"alpha": [0.01, 1.0]}, cv=np.arange(n) // 3 % 2)
+        model = bk.KernelRidgeClassifier(bk.Gaussian(0.3), landmarks=rows[:m])
+        search = bk.SweepSearchCV(model, {"alpha": [0.01, 1.0]}, cv=np.arange(n) // 3 % 2)
         with threadpool_limits(2, user_api="blas"), executing("serial", run=tmp_path / "run"):
             first = split_scores(search.fit(corpus))
         with threadpool_limits(1, user_api="blas"), executing("serial", run=tmp_path / "run", resume=True):
@@ -254,6 +246,6 @@ def test_an_error_of_one_kernel_cancels_the_folds_of_the_others(error, monkeypat
     monkeypatch.setattr(sweeps, "solve_folds", solve)
     monkeypatch.setattr(sweeps, "processors", lambda: 2)
     with pytest.raises(error, match="no more"):
-        SweepSearchCV(KernelRidge(landmarks=Z), {"kernel": [Gaussian(1.0), Gaussian(2.0)]}, cv=2).fit(X, y)
+        bk.SweepSearchCV(bk.KernelRidge(landmarks=Z), {"kernel": [bk.Gaussian(1.0), bk.Gaussian(2.0)]}, cv=2).fit(X, y)
     assert len(begun) <= 2  # threads of the folds
     assert set(threading.enumerate()) <= before

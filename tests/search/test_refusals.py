@@ -16,16 +16,7 @@ from sklearn.model_selection import GroupKFold, KFold, LeaveOneOut, StratifiedKF
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from bigkernel import (
-    SSSL,
-    Gaussian,
-    KernelRidge,
-    KernelRidgeClassifier,
-    Ridge,
-    SSSLClassifier,
-    Standardizer,
-    SweepSearchCV,
-)
+import bigkernel as bk
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLargeError
 from bigkernel.estimators.fit_state import Inputs
 from bigkernel.events.job import SweepStarted, observe
@@ -38,15 +29,15 @@ X = rng.normal(size=(N, 3))
 Z = X[:8]
 y = np.sin(X[:, 0])
 LABELS = np.arange(N) % 3
-MODEL = KernelRidge(Gaussian(1.2), landmarks=Z)
-CLASSIFIER = KernelRidgeClassifier(Gaussian(1.2), landmarks=Z)
+MODEL = bk.KernelRidge(bk.Gaussian(1.2), landmarks=Z)
+CLASSIFIER = bk.KernelRidgeClassifier(bk.Gaussian(1.2), landmarks=Z)
 GRID = {"alpha": [0.1, 1.0]}
 
 
 def refuse(error, match, model=MODEL, grid=GRID, X=X, y=y, *, swept=False, fit=None, **options):
     """Check that the search raises this error, (unless `swept`) before its first sweep; return its message."""
     events = []
-    search = SweepSearchCV(model, grid, **options)
+    search = bk.SweepSearchCV(model, grid, **options)
     with observe(events.append), pytest.raises(error, match=match) as caught:
         search.fit(X, y, **(fit or {}))
     assert isinstance(caught.value, BigKernelError)
@@ -61,7 +52,7 @@ def refuse(error, match, model=MODEL, grid=GRID, X=X, y=y, *, swept=False, fit=N
     "values", [{"alpha": ["x"]}, {"alpha": [None]}, {"kernel": ["rbff"]}, {"n_landmarks": [0]}, {"gamma": [-1.0]}]
 )
 def test_values_that_the_estimator_refuses(values):
-    search = SweepSearchCV(MODEL, values)
+    search = bk.SweepSearchCV(MODEL, values)
     with pytest.raises(ValueError, match=f"{next(iter(values))}"):
         search.fit(X, y)
 
@@ -96,7 +87,7 @@ def test_scores_of_scikit_learn_that_serve_are_not_refused():
 
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
-@pytest.mark.parametrize("model", [MODEL, Ridge()], ids=["landmarks", "ridge"])
+@pytest.mark.parametrize("model", [MODEL, bk.Ridge()], ids=["landmarks", "ridge"])
 def test_scores_that_are_not_finite_are_refused(model):
     said = r"scoring: neg_mean_squared_error of candidate \{'alpha': 0.1\} on split 0 is (-inf|nan)|y: squares of its"
     assert refuse(DataError, said, model, y=y * 1e200, scoring="neg_mean_squared_error", swept=True)
@@ -105,17 +96,17 @@ def test_scores_that_are_not_finite_are_refused(model):
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_r2_of_a_fold_of_equal_targets_is_zero_as_in_scikit_learn(fit_intercept):
     steps, model = np.repeat([0.1, 0.2, 0.7], 20), clone(MODEL).set_params(fit_intercept=fit_intercept)
-    search = SweepSearchCV(model, GRID, cv=KFold(3)).fit(X, steps)
+    search = bk.SweepSearchCV(model, GRID, cv=KFold(3)).fit(X, steps)
     assert [search.cv_results_[f"split{j}_test_score"].tolist() for j in range(3)] == [[0, 0]] * 3
 
 
 def test_r2_of_a_constant_that_is_fitted_exactly_is_one():
-    search = SweepSearchCV(Ridge(), GRID, cv=KFold(3)).fit(X, np.full(N, 0.1))
+    search = bk.SweepSearchCV(bk.Ridge(), GRID, cv=KFold(3)).fit(X, np.full(N, 0.1))
     assert search.cv_results_["mean_test_score"].tolist() == [1, 1]
 
 
 def test_a_refused_search_can_be_corrected_and_fitted():
-    search = SweepSearchCV(MODEL, {"alpha": []})
+    search = bk.SweepSearchCV(MODEL, {"alpha": []})
     with pytest.raises(ConfigError):
         search.fit(X, y)
     assert search.set_params(param_grid=GRID).fit(X, y).best_params_["alpha"] in GRID["alpha"]
@@ -123,13 +114,13 @@ def test_a_refused_search_can_be_corrected_and_fitted():
 
 EVERY = np.arange(N)
 LIGHT = (EVERY >= 20) * 1.0
-NARROW = KernelRidge(Gaussian(1.0), landmarks=Z, dtype="float32")
-SEMI, HALF = SSSL(Gaussian(1.2), landmarks=Z), np.where(EVERY < 30, y, np.nan)
+NARROW = bk.KernelRidge(bk.Gaussian(1.0), landmarks=Z, dtype="float32")
+SEMI, HALF = bk.SSSL(bk.Gaussian(1.2), landmarks=Z), np.where(EVERY < 30, y, np.nan)
 LAZY = {"X": da.from_array(X, chunks=(20, 3)), "y": da.from_array(y, chunks=20)}
 MISSING = "cv: split 0 has .*class.*(fewer or|stratified)"
 STEP = ConfigError, "StandardScaler is fitted to .* fit_intercept=True, or use func"
-NONE = [sklearn.linear_model.Ridge(), make_pipeline(Standardizer(), sklearn.linear_model.Ridge()), Standardizer(),
-        make_pipeline(Standardizer()), SweepSearchCV(MODEL, GRID), KernelRidge, None, "ridge"]  # fmt: skip
+NONE = [sklearn.linear_model.Ridge(), make_pipeline(bk.Standardizer(), sklearn.linear_model.Ridge()), bk.Standardizer(),
+        make_pipeline(bk.Standardizer()), bk.SweepSearchCV(MODEL, GRID), bk.KernelRidge, None, "ridge"]  # fmt: skip
 OF_TWO = make_scorer(f1_score)
 UNKNOWN = ["mse", "roc_auc", ["r2", "mse"], "", [], {}, {"a": "mse"}, {"a": 3}, 3, [["r2"]], [None]]
 NO_FOLDS = [object(), 1.5, True, "loo", KFold, np.zeros((N, 2), int), rng.uniform(size=N), ["a", "b"], 3j, {0: 1}]
@@ -167,9 +158,11 @@ BEFORE = [
     (DataError, "Expected 2D array", {"X": X[:, 0]}),
     (DataError, "0 sample", {"X": X[:0], "y": y[:0]}),
     (ConfigError, "alpha: expected a finite number of at least 0", {"grid": {"alpha": [1.0, -1.0]}}),
-    (ConfigError, "alpha: expected a finite number of at least 0", {"model": Ridge(), "grid": {"alpha": [np.nan]}}),
-    (ConfigError, "exact.*share no sweep.*GridSearchCV", {"model": KernelRidge(), "grid": {"n_landmarks": [5, None]}}),
-    (ConfigError, "SSSL with n_landmarks=None and manifold=0.*=500", {"model": SSSL(), "grid": {"manifold": [0, 1.0]}}),
+    (ConfigError, "alpha: expected a finite number of at least 0", {"model": bk.Ridge(), "grid": {"alpha": [np.nan]}}),
+    (ConfigError, "exact.*share no sweep.*GridSearchCV",
+     {"model": bk.KernelRidge(), "grid": {"n_landmarks": [5, None]}}),
+    (ConfigError, "SSSL with n_landmarks=None and manifold=0.*=500",
+     {"model": bk.SSSL(), "grid": {"manifold": [0, 1.0]}}),
     (ConfigError, "cv=0: r2 needs held-out rows", {"cv": 0}),
     (ConfigError, "SelectKBest learns from y",
      {"model": Pipeline([("s", SelectKBest(k=2)), ("m", CLASSIFIER)]), "grid": {}, "y": LABELS}),
@@ -183,7 +176,7 @@ BEFORE = [
     (ConfigError, r"expected sigma of shape \(3,\)", {"grid": {"kernel__sigma": [np.ones(2)]}}),
     (ConfigError, "only classifiers or only regressors",
      {"model": Pipeline([("m", MODEL)]), "grid": {"m": [CLASSIFIER, MODEL]}, "y": LABELS}),
-    (DataError, r"landmarks: expected an array of shape \(m, 3\)", {"model": KernelRidge(landmarks=Z[:, :2])}),
+    (DataError, r"landmarks: expected an array of shape \(m, 3\)", {"model": bk.KernelRidge(landmarks=Z[:, :2])}),
     (DataError, "cv: expected a fold for each of the 60 rows, found 5", {"cv": np.arange(5)}),
     (DataError, "cv: .*n_splits=61.*n_samples=60", {"cv": N + 1}),
     (DataError, "cv: expected at least one split", {"cv": []}),
@@ -212,7 +205,7 @@ AFTER = [
     (DataError, "in float32 is .* bandwidths", {"model": NARROW, "grid": {"kernel__sigma": [1.0, 1e-6]}}),
     (DataError, "r2 needs at least two .*neg_mean_squared_error", {"cv": LeaveOneOut()}),
     (DataError, MISSING, {"model": CLASSIFIER, "y": np.sort(LABELS), "cv": KFold(3)}),
-    (DataError, MISSING, {"model": SSSLClassifier(landmarks=Z), "y": np.sort(LABELS), "cv": KFold(3)}),
+    (DataError, MISSING, {"model": bk.SSSLClassifier(landmarks=Z), "y": np.sort(LABELS), "cv": KFold(3)}),
     (DataError, "class", {"model": CLASSIFIER, "y": (EVERY < 30) * 1, "cv": KFold(2)}),
     (DataError, "cv: split 2 expects a labelled row", {"model": SEMI, "y": HALF, "cv": EVERY // 15}),
     (DataError, "cv: split 0 expects a labelled row", {"model": SEMI, "y": HALF, "cv": EVERY // 30}),

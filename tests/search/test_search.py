@@ -15,22 +15,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.pipeline import Pipeline, make_pipeline
 
-from bigkernel import (
-    SSSL,
-    Gaussian,
-    KernelRidge,
-    KernelRidgeClassifier,
-    Laplacian,
-    LinearRegression,
-    Matern,
-    Rescaler,
-    Ridge,
-    Standardizer,
-    SweepSearchCV,
-    UnitNormalizer,
-    load_model,
-    save_model,
-)
+import bigkernel as bk
 from bigkernel.errors import AccuracyWarning, RankDeficiencyWarning
 from bigkernel.statistics.held_out import FLOOR
 
@@ -46,15 +31,16 @@ LABELS = np.array(["ape", "bee", "cat"])[np.digitize(X[:, 0] + 0.5 * rng.normal(
 WEIGHT = rng.uniform(0.2, 3, N)
 NUMBERS = ["neg_mean_squared_error", "neg_root_mean_squared_error", "r2"]
 FOLDS = KFold(3, shuffle=True, random_state=1)
-GIVEN = KernelRidge(Gaussian(1.4), landmarks=Z)
-CLASSIFIER = KernelRidgeClassifier(Gaussian(1.4), landmarks=Z)
+GIVEN = bk.KernelRidge(bk.Gaussian(1.4), landmarks=Z)
+CLASSIFIER = bk.KernelRidgeClassifier(bk.Gaussian(1.4), landmarks=Z)
 
 
 @ignore_rank_warnings
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_cell_of_a_kernel_is_that_of_the_dense_oracle(name):
-    model, grid = KernelRidge(KERNELS[name], landmarks=Z), {"alpha": [1e-2, 1.0, 30.0], "fit_intercept": [False, True]}
-    search = SweepSearchCV(model, grid, cv=FOLDS, scoring=NUMBERS, refit="r2").fit(X, Y)
+    grid = {"alpha": [1e-2, 1.0, 30.0], "fit_intercept": [False, True]}
+    model = bk.KernelRidge(KERNELS[name], landmarks=Z)
+    search = bk.SweepSearchCV(model, grid, cv=FOLDS, scoring=NUMBERS, refit="r2").fit(X, Y)
     oracle = reference.of_kernel(KERNELS[name])
     B, core = oracle(X, Z), oracle(Z, Z)
     for params, train, test, score in cells(search, FOLDS.split(X)):
@@ -70,15 +56,15 @@ def test_a_list_of_grids_with_parameters_of_their_own():
     grid = [
         {"kernel": ["rbf", "laplacian"], "gamma": [0.1, 0.4], "alpha": [0.1, 1.0]},
         {"kernel": ["poly"], "degree": [2], "gamma": [0.2], "coef0": [0.5, 1.0]},
-        {"kernel": [Matern(2.0)], "fit_intercept": [True, False]},
+        {"kernel": [bk.Matern(2.0)], "fit_intercept": [True, False]},
     ]
-    search = assert_like_peer(KernelRidge(landmarks=Z), grid, X, y, cv=FOLDS, scoring=["r2"], refit="r2", new=NEW)
+    search = assert_like_peer(bk.KernelRidge(landmarks=Z), grid, X, y, cv=FOLDS, scoring=["r2"], refit="r2", new=NEW)
     assert search.cv_results_["param_degree"].mask.tolist() == [True] * 8 + [False] * 2 + [True] * 2
 
 
 def test_landmarks_may_be_candidates():
     grid = {"landmarks": [Z[:5], Z, X[40:60].tolist()], "alpha": [0.1, 1.0], "kernel__sigma": [1.0, 2.0]}
-    search = assert_like_peer(KernelRidge(Gaussian(1.0)), grid, X, y, cv=FOLDS, new=NEW)
+    search = assert_like_peer(bk.KernelRidge(bk.Gaussian(1.0)), grid, X, y, cv=FOLDS, new=NEW)
     assert len(search.plan_.sweeps) == 3
     assert len(search.best_estimator_.landmarks_) == len(search.best_params_["landmarks"])
 
@@ -86,17 +72,17 @@ def test_landmarks_may_be_candidates():
 @pytest.mark.parametrize("seed", [0, np.int64(7), np.random.RandomState(3), None])
 def test_landmarks_of_each_number_are_sampled_once_from_all_rows(seed):
     grid = {"n_landmarks": [6, M], "alpha": [0.1, 1.0]}
-    model = KernelRidge(Gaussian(1.4), random_state=seed)
+    model = bk.KernelRidge(bk.Gaussian(1.4), random_state=seed)
     if seed is None:
         np.random.seed(5)  # noqa: NPY002, what None means in scikit-learn
     state = np.random.get_state()  # noqa: NPY002
-    search = SweepSearchCV(model, grid, cv=FOLDS).fit(X, y)
+    search = bk.SweepSearchCV(model, grid, cv=FOLDS).fit(X, y)
     if seed is None:
         np.random.set_state(state)  # noqa: NPY002
     scores = []
     for m in grid["n_landmarks"]:
-        sampled = KernelRidge(Gaussian(1.4), n_landmarks=m, random_state=copy.deepcopy(seed)).fit(X, y).landmarks_
-        theirs = peer(KernelRidge(Gaussian(1.4), landmarks=sampled), {"alpha": grid["alpha"]}, X, y, cv=FOLDS)
+        sampled = bk.KernelRidge(bk.Gaussian(1.4), n_landmarks=m, random_state=copy.deepcopy(seed)).fit(X, y).landmarks_
+        theirs = peer(bk.KernelRidge(bk.Gaussian(1.4), landmarks=sampled), {"alpha": grid["alpha"]}, X, y, cv=FOLDS)
         scores.append(split_scores(theirs))
     by_alpha = np.concatenate([np.array(scores)[:, 0], np.array(scores)[:, 1]])  # the grid varies n_landmarks first
     assert_allclose(split_scores(search), by_alpha, rtol=0, atol=1e-8)
@@ -105,8 +91,8 @@ def test_landmarks_of_each_number_are_sampled_once_from_all_rows(seed):
 @pytest.mark.parametrize("offset", [0.0, 1e3, 1e5])
 def test_rows_far_from_zero_with_and_without_an_intercept(offset):
     grid = {"fit_intercept": [True, False], "alpha": [0.1, 1.0]}
-    search = SweepSearchCV(Ridge(), grid, cv=FOLDS, scoring="neg_mean_squared_error").fit(X + offset, y)
-    theirs = peer(Ridge(), grid, X + offset, y, cv=FOLDS, scoring="neg_mean_squared_error")
+    search = bk.SweepSearchCV(bk.Ridge(), grid, cv=FOLDS, scoring="neg_mean_squared_error").fit(X + offset, y)
+    theirs = peer(bk.Ridge(), grid, X + offset, y, cv=FOLDS, scoring="neg_mean_squared_error")
     result, expected = split_scores(search), split_scores(theirs)
     assert_allclose(result[::2], expected[::2], rtol=1e-9)
     # without an intercept the offset is the signal, and squares of it are what is summed
@@ -116,7 +102,7 @@ def test_rows_far_from_zero_with_and_without_an_intercept(offset):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_dtypes_may_be_candidates(dtype):
     grid = {"dtype": [dtype, "float64"], "alpha": [0.1, 1.0], "kernel__sigma": [0.7, 1.4]}
-    search = SweepSearchCV(GIVEN, grid, cv=FOLDS).fit(X, y)
+    search = bk.SweepSearchCV(GIVEN, grid, cv=FOLDS).fit(X, y)
     theirs = peer(GIVEN, grid, X, y, cv=FOLDS)
     single = np.array([params["dtype"] == "float32" for params in search.cv_results_["params"]])
     assert_allclose(split_scores(search)[~single], split_scores(theirs)[~single], rtol=0, atol=1e-8)
@@ -124,10 +110,10 @@ def test_dtypes_may_be_candidates(dtype):
     assert len(search.plan_.sweeps) == 1 + single.any()
 
 
-@pytest.mark.parametrize("model", [Ridge(), LinearRegression()], ids=["ridge", "least squares"])
+@pytest.mark.parametrize("model", [bk.Ridge(), bk.LinearRegression()], ids=["ridge", "least squares"])
 @pytest.mark.parametrize("target", [y, Y], ids=["y", "Y"])
 def test_linear_models(model, target):
-    grid = {"fit_intercept": [True, False]} | ({"alpha": [0.1, 1.0, 50.0]} if isinstance(model, Ridge) else {})
+    grid = {"fit_intercept": [True, False]} | ({"alpha": [0.1, 1.0, 50.0]} if isinstance(model, bk.Ridge) else {})
     search = assert_like_peer(model, grid, X + 1, target, cv=FOLDS, scoring=NUMBERS, refit="r2", new=NEW)
     assert len(search.plan_.sweeps) == 1
 
@@ -154,7 +140,7 @@ def test_labels_of_every_kind_and_the_folds_of_a_number(labels):
 
 
 def test_pipelines_of_row_wise_transforms():
-    model = make_pipeline(Rescaler(0.5), UnitNormalizer(), GIVEN)
+    model = make_pipeline(bk.Rescaler(0.5), bk.UnitNormalizer(), GIVEN)
     grid = {
         "kernelridge__alpha": [0.01, 1.0],
         "kernelridge__kernel__sigma": [0.4, 1.0],
@@ -166,24 +152,24 @@ def test_pipelines_of_row_wise_transforms():
 
 
 def test_transforms_that_learn_are_fitted_on_all_rows():
-    model = make_pipeline(Standardizer(), Ridge())
-    search = SweepSearchCV(model, {"ridge__alpha": [0.1, 1.0, 10.0]}, cv=FOLDS).fit(X * 7 + 3, y)
+    model = make_pipeline(bk.Standardizer(), bk.Ridge())
+    search = bk.SweepSearchCV(model, {"ridge__alpha": [0.1, 1.0, 10.0]}, cv=FOLDS).fit(X * 7 + 3, y)
     scaled = (X - X.mean(0)) / X.std(0)
-    theirs = peer(Ridge(), {"alpha": [0.1, 1.0, 10.0]}, scaled, y, cv=FOLDS)
+    theirs = peer(bk.Ridge(), {"alpha": [0.1, 1.0, 10.0]}, scaled, y, cv=FOLDS)
     assert_allclose(split_scores(search), split_scores(theirs), rtol=0, atol=1e-8)
     assert_allclose(search.best_estimator_["standardizer"].mean_, X.mean(0) * 7 + 3)
 
 
 def test_steps_may_be_candidates():
-    model = Pipeline([("map", "passthrough"), ("model", Ridge())])
-    grid = {"map": ["passthrough", UnitNormalizer(), Rescaler(3.0)], "model__alpha": [0.1, 1.0]}
+    model = Pipeline([("map", "passthrough"), ("model", bk.Ridge())])
+    grid = {"map": ["passthrough", bk.UnitNormalizer(), bk.Rescaler(3.0)], "model__alpha": [0.1, 1.0]}
     search = assert_like_peer(model, grid, X, y, cv=FOLDS, new=NEW)
     assert len(search.plan_.sweeps) == 3
 
 
 @pytest.mark.parametrize("target", [y, Y], ids=["y", "Y"])
 def test_functions_of_targets_are_scored_on_the_original_scale(target):
-    inner, alphas = make_pipeline(UnitNormalizer(), GIVEN), {"regressor__kernelridge__alpha": [0.1, 1.0]}
+    inner, alphas = make_pipeline(bk.UnitNormalizer(), GIVEN), {"regressor__kernelridge__alpha": [0.1, 1.0]}
     model = TransformedTargetRegressor(inner, func=np.arcsinh, inverse_func=np.sinh, check_inverse=False)
     grid = [alphas, {"func": [np.rint], "inverse_func": [np.positive], **alphas}]
     search = assert_like_peer(model, grid, X, 4 * target, cv=FOLDS, scoring=NUMBERS, refit="r2", new=NEW)
@@ -194,8 +180,8 @@ def test_functions_of_targets_are_scored_on_the_original_scale(target):
 @pytest.mark.parametrize("weight", [WEIGHT, np.where(np.arange(N) % 5, WEIGHT, 0)], ids=["", "some zero"])
 def test_weights_count_in_the_fit_and_in_the_errors(fit_intercept, weight):
     B, core = reference.gaussian(X, Z, 1.4), reference.gaussian(Z, Z, 1.4)
-    model = KernelRidge(Gaussian(1.4), landmarks=Z, fit_intercept=fit_intercept)
-    search = SweepSearchCV(model, {"alpha": [0.01, 1.0]}, cv=FOLDS, scoring=NUMBERS, refit="r2")
+    model = bk.KernelRidge(bk.Gaussian(1.4), landmarks=Z, fit_intercept=fit_intercept)
+    search = bk.SweepSearchCV(model, {"alpha": [0.01, 1.0]}, cv=FOLDS, scoring=NUMBERS, refit="r2")
     search.fit(X, Y, sample_weight=weight)
     for params, train, test, score in cells(search, FOLDS.split(X)):
         coef, b = reference.nystrom_krr(B[train], core, Y[train], params["alpha"], fit_intercept, weight[train])
@@ -215,10 +201,10 @@ def test_weights_count_in_the_fit_and_in_the_errors(fit_intercept, weight):
 def test_weights_count_in_the_scores_of_classes():
     scores, grid = (
         [accuracy_score, balanced_accuracy_score],
-        {"kernel": [Gaussian(1.4), Laplacian(0.5)], "alpha": [0.01, 1.0]},
+        {"kernel": [bk.Gaussian(1.4), bk.Laplacian(0.5)], "alpha": [0.01, 1.0]},
     )
     scoring, cv = ["accuracy", "balanced_accuracy", "neg_log_loss"], StratifiedKFold(3)
-    search = SweepSearchCV(CLASSIFIER, grid, cv=cv, scoring=scoring, refit="neg_log_loss")
+    search = bk.SweepSearchCV(CLASSIFIER, grid, cv=cv, scoring=scoring, refit="neg_log_loss")
     search.fit(X, LABELS, sample_weight=WEIGHT)
     for params, train, test, score in cells(search, cv.split(X, LABELS)):
         fitted = clone(CLASSIFIER).set_params(**params).fit(X[train], LABELS[train], sample_weight=WEIGHT[train])
@@ -237,7 +223,7 @@ def test_equal_candidates_share_the_lowest_rank():
 def test_without_refit_there_is_a_best_candidate_and_no_model():
     search = assert_like_peer(GIVEN, {"alpha": [0.1, 1.0]}, X, y, cv=FOLDS, refit=False)
     assert not hasattr(search, "best_estimator_")
-    several = SweepSearchCV(GIVEN, {"alpha": [0.1, 1.0]}, cv=FOLDS, scoring=NUMBERS, refit=False).fit(X, y)
+    several = bk.SweepSearchCV(GIVEN, {"alpha": [0.1, 1.0]}, cv=FOLDS, scoring=NUMBERS, refit=False).fit(X, y)
     assert not hasattr(several, "best_index_")
 
 
@@ -250,7 +236,7 @@ def test_refit_names_the_score_that_chooses(refit):
 def test_within_one_standard_error_the_simplest_candidate_is_taken():
     grid = {"alpha": [1e-4, 1e-3, 1e-2, 0.1, 100.0], "kernel__sigma": [1.0, 1.4, 2.0]}
     noisy = X[:, 0] + 2 * rng.normal(size=N)
-    search = SweepSearchCV(GIVEN, grid, cv=FOLDS, one_standard_error=True).fit(X, noisy)
+    search = bk.SweepSearchCV(GIVEN, grid, cv=FOLDS, one_standard_error=True).fit(X, noisy)
     mean, error = search.cv_results_["mean_test_score"], search.cv_results_["sem_test_score"]
     best = int(np.argmax(mean))
     near = [i for i in range(len(mean)) if mean[i] >= mean[best] - error[best]]
@@ -267,7 +253,7 @@ def test_within_one_standard_error_the_simplest_candidate_is_taken():
 def test_alpha_chosen_by_gcv_may_stand_among_the_candidates():
     grid = {"alpha": ["gcv", 0.1, 1.0], "fit_intercept": [False, True]}
     search = assert_like_peer(GIVEN, grid, X, y, cv=FOLDS, new=NEW)
-    simple = SweepSearchCV(GIVEN, grid, cv=FOLDS, one_standard_error=True).fit(X, y)
+    simple = bk.SweepSearchCV(GIVEN, grid, cv=FOLDS, one_standard_error=True).fit(X, y)
     assert simple.best_score_ >= search.best_score_ - search.cv_results_["sem_test_score"][search.best_index_]
 
 
@@ -275,10 +261,10 @@ def test_alpha_chosen_by_gcv_may_stand_among_the_candidates():
 @pytest.mark.parametrize("alpha", [0.1, "gcv"])
 def test_the_best_model_is_a_fit_in_every_way(flags, alpha, tmp_path):
     grid = {"fit_intercept": flags, "alpha": [alpha]}
-    search = SweepSearchCV(GIVEN, grid, cv=FOLDS).fit(X, y + 100)
+    search = bk.SweepSearchCV(GIVEN, grid, cv=FOLDS).fit(X, y + 100)
     best, alone = search.best_estimator_, clone(GIVEN).set_params(**search.best_params_).fit(X, y + 100)
-    save_model(best, tmp_path / "model")
-    for model in (best, load_model(tmp_path / "model")):
+    bk.save_model(best, tmp_path / "model")
+    for model in (best, bk.load_model(tmp_path / "model")):
         assert_allclose(model.alpha_, alone.alpha_, rtol=1e-6)
         assert_allclose(model.statistics_["G"], alone.statistics_["G"], rtol=1e-11, atol=1e-11)
         assert_allclose(model.predict(NEW), alone.predict(NEW), rtol=1e-9)
@@ -293,11 +279,11 @@ def test_the_best_model_is_a_fit_in_every_way(flags, alpha, tmp_path):
 @pytest.mark.parametrize(
     "model",
     [
-        KernelRidge("rbf", gamma=0.1, alpha=1e-2, n_landmarks=40, random_state=0),
-        KernelRidge("rbf", gamma=0.1, alpha=1e-9, n_landmarks=90, random_state=0, fit_intercept=True),
-        KernelRidgeClassifier("laplacian", gamma=0.1, alpha=1e-2, n_landmarks=40, random_state=0),
-        SSSL("rbf", gamma=0.1, alpha=1e-2, n_components=20, n_landmarks=40, random_state=0),
-        Ridge(0.1),
+        bk.KernelRidge("rbf", gamma=0.1, alpha=1e-2, n_landmarks=40, random_state=0),
+        bk.KernelRidge("rbf", gamma=0.1, alpha=1e-9, n_landmarks=90, random_state=0, fit_intercept=True),
+        bk.KernelRidgeClassifier("laplacian", gamma=0.1, alpha=1e-2, n_landmarks=40, random_state=0),
+        bk.SSSL("rbf", gamma=0.1, alpha=1e-2, n_components=20, n_landmarks=40, random_state=0),
+        bk.Ridge(0.1),
     ],
     ids=["ridge", "ill-conditioned", "classes", "sssl", "linear"],
 )
@@ -305,8 +291,8 @@ def test_the_best_model_is_a_fit_in_every_way(flags, alpha, tmp_path):
 def test_one_candidate_without_folds_is_a_fit_to_the_bit(model, dtype):
     rows = np.random.default_rng(0).normal(size=(400, 5)).astype(dtype)
     y = np.sin(rows[:, 0].astype(float))
-    y = (y > 0.2) + (y > 0.7) * 1 if isinstance(model, KernelRidgeClassifier) else y
-    search = SweepSearchCV(model, {"alpha": [model.alpha]}, cv=0, scoring="neg_gcv")
+    y = (y > 0.2) + (y > 0.7) * 1 if isinstance(model, bk.KernelRidgeClassifier) else y
+    search = bk.SweepSearchCV(model, {"alpha": [model.alpha]}, cv=0, scoring="neg_gcv")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", (RankDeficiencyWarning, AccuracyWarning))
         best, fit = search.fit(rows, y).best_estimator_, clone(model).fit(rows, y)

@@ -8,18 +8,7 @@ import reference
 import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 from peers import assert_like_peer, split_scores
-from sklearn.model_selection import (
-    GroupKFold,
-    KFold,
-    LeaveOneGroupOut,
-    LeaveOneOut,
-    PredefinedSplit,
-    RepeatedKFold,
-    ShuffleSplit,
-    StratifiedGroupKFold,
-    StratifiedKFold,
-    TimeSeriesSplit,
-)
+from sklearn import model_selection as ms
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, SweepSearchCV
 from bigkernel.engine.rows import as_rows
@@ -39,14 +28,14 @@ GRID, MSE = {"alpha": [0.05, 1.0]}, {"scoring": "neg_mean_squared_error"}
 EVERY = np.arange(N)
 SPLITTERS = {
     # splits in one sweep: those that test no row twice and train on all others
-    "k": (KFold(4), 1),
-    "shuffled": (KFold(4, shuffle=True, random_state=3), 1),
-    "repeated": (RepeatedKFold(n_splits=3, n_repeats=2, random_state=0), 2),
-    "overlapping": (ShuffleSplit(4, test_size=0.4, random_state=0), 4),
-    "sparse": (ShuffleSplit(3, test_size=0.02, random_state=0), 2),
-    "not covering": (ShuffleSplit(3, test_size=0.3, train_size=0.4, random_state=0), 3),
-    "in time": (TimeSeriesSplit(3), 3),
-    "predefined": (PredefinedSplit(np.where(EVERY % 4 == 3, -1, EVERY % 4)), 1),
+    "k": (ms.KFold(4), 1),
+    "shuffled": (ms.KFold(4, shuffle=True, random_state=3), 1),
+    "repeated": (ms.RepeatedKFold(n_splits=3, n_repeats=2, random_state=0), 2),
+    "overlapping": (ms.ShuffleSplit(4, test_size=0.4, random_state=0), 4),
+    "sparse": (ms.ShuffleSplit(3, test_size=0.02, random_state=0), 2),
+    "not covering": (ms.ShuffleSplit(3, test_size=0.3, train_size=0.4, random_state=0), 3),
+    "in time": (ms.TimeSeriesSplit(3), 3),
+    "predefined": (ms.PredefinedSplit(np.where(EVERY % 4 == 3, -1, EVERY % 4)), 1),
 }
 
 
@@ -91,20 +80,20 @@ def test_a_splitter_has_the_rows_of_each_split_and_the_scores_of_refits(name):
 @pytest.mark.parametrize("count", [2, 5, None])
 def test_a_number_means_the_folds_of_scikit_learn(count):
     rows, k = as_rows(X, y), count or 5
-    assert_splits(partitions(count, rows, None, classifier=False, seed=9), rows, KFold(k).split(X))
+    assert_splits(partitions(count, rows, None, classifier=False, seed=9), rows, ms.KFold(k).split(X))
     rows = as_rows(X, LABELS)
-    assert_splits(partitions(count, rows, None, classifier=True, seed=9), rows, StratifiedKFold(k).split(X, LABELS))
+    assert_splits(partitions(count, rows, None, classifier=True, seed=9), rows, ms.StratifiedKFold(k).split(X, LABELS))
 
 
 def test_a_number_keeps_groups_together_and_classes_even():
     rows = as_rows(X, y, group=GROUPS)
-    assert_splits(partitions(4, rows, None, classifier=False, seed=0), rows, GroupKFold(4).split(X, y, GROUPS))
+    assert_splits(partitions(4, rows, None, classifier=False, seed=0), rows, ms.GroupKFold(4).split(X, y, GROUPS))
     rows = as_rows(X, LABELS, group=GROUPS)
-    expected = StratifiedGroupKFold(4).split(X, LABELS, GROUPS)
+    expected = ms.StratifiedGroupKFold(4).split(X, LABELS, GROUPS)
     assert_splits(partitions(4, rows, None, classifier=True, seed=0), rows, expected)
 
 
-@pytest.mark.parametrize("cv", [GroupKFold(3), LeaveOneGroupOut()])
+@pytest.mark.parametrize("cv", [ms.GroupKFold(3), ms.LeaveOneGroupOut()])
 def test_splitters_of_groups_are_given_them(cv):
     search = assert_like_peer(MODEL, GRID, X, y, cv=cv, fit={"groups": GROUPS}, new=X[:5], **MSE)
     assert len(search.plan_.sweeps) == 1
@@ -113,7 +102,7 @@ def test_splitters_of_groups_are_given_them(cv):
 def test_one_row_is_left_out_in_one_sweep():
     few = slice(0, 20)
     model = KernelRidge(MODEL.kernel, landmarks=Z, fit_intercept=False)
-    search = assert_like_peer(model, GRID, X[few], y[few], cv=LeaveOneOut(), new=X[:5], **MSE)
+    search = assert_like_peer(model, GRID, X[few], y[few], cv=ms.LeaveOneOut(), new=X[:5], **MSE)
     assert search.n_splits_ == 20
     assert len(search.plan_.sweeps) == 1
     # the shortcut of a linear smoother: residual / (1 − h)
@@ -184,16 +173,16 @@ def test_lazy_domains_and_splitters_and_columns(kind, make_corpus):
     for cv in ("domains", EVERY % 4, pairs_of(EVERY % 4, range(4))):
         search = SweepSearchCV(MODEL, GRID, cv=cv).fit(rows, **options)
         assert_allclose(split_scores(search), split_scores(expected), rtol=0, atol=1e-8)
-    shuffled = SweepSearchCV(MODEL, GRID, cv=KFold(3, shuffle=True, random_state=0)).fit(rows, **options)
-    in_memory = SweepSearchCV(MODEL, GRID, cv=KFold(3, shuffle=True, random_state=0)).fit(X, y)
+    shuffled = SweepSearchCV(MODEL, GRID, cv=ms.KFold(3, shuffle=True, random_state=0)).fit(rows, **options)
+    in_memory = SweepSearchCV(MODEL, GRID, cv=ms.KFold(3, shuffle=True, random_state=0)).fit(X, y)
     assert_allclose(split_scores(shuffled), split_scores(in_memory), rtol=0, atol=1e-8)
 
 
 def test_unlabelled_rows_of_a_corpus_are_neither_trained_on_nor_tested(make_corpus):
     codes = np.where(EVERY % 5, LABELS, -1)
     corpus, known = make_corpus(X, classes=(4, 7, 9), y=codes.astype("i1")), codes != -1
-    expected = SweepSearchCV(CLASSIFIER, GRID, cv=StratifiedKFold(3)).fit(X[known], codes[known])
-    search = SweepSearchCV(CLASSIFIER, GRID, cv=StratifiedKFold(3)).fit(corpus)
+    expected = SweepSearchCV(CLASSIFIER, GRID, cv=ms.StratifiedKFold(3)).fit(X[known], codes[known])
+    search = SweepSearchCV(CLASSIFIER, GRID, cv=ms.StratifiedKFold(3)).fit(corpus)
     assert_array_equal(split_scores(search), split_scores(expected))
     fold = np.arange(N) % 3
     expected = SweepSearchCV(CLASSIFIER, GRID, cv=fold[known]).fit(X[known], codes[known])

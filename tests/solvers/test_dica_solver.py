@@ -10,16 +10,7 @@ from numpy.testing import assert_allclose
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian, Linear
-from bigkernel.solvers.dica import (
-    Labels,
-    Spread,
-    between_domains,
-    exact_components,
-    landmark_components,
-    one_hot_labels,
-    principal_spread,
-    solve_dica,
-)
+from bigkernel.solvers import dica
 from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
 from bigkernel.streaming.chunk import Chunk
@@ -52,7 +43,7 @@ def exactly(labels, *, domain=DOMAIN, weight=None, count=COUNT, alpha=ALPHA, ker
     cell = cells.of(Chunk(X, y=labels, domain=domain))
     epsilon = None if labels is None else EPSILON
     given = {"alpha": alpha, "epsilon": epsilon, "count": count, "invariance": invariance}
-    return exact_components(kernel, cell, cells, weight=weight, **given)
+    return dica.exact_components(kernel, cell, cells, weight=weight, **given)
 
 
 def by_landmarks(labels, points=X, *, domain=DOMAIN, weight=None, count=COUNT, kernel=None, invariance=1.0):
@@ -63,7 +54,7 @@ def by_landmarks(labels, points=X, *, domain=DOMAIN, weight=None, count=COUNT, k
     total = statistic.finish(total)
     epsilon = None if labels is None else EPSILON
     given = {"alpha": ALPHA, "epsilon": epsilon, "count": count, "invariance": invariance}
-    return landmark_components(total, cells, whiten(core, warn=False), core, **given)
+    return dica.landmark_components(total, cells, whiten(core, warn=False), core, **given)
 
 
 every_form = pytest.mark.parametrize("form", [exactly, by_landmarks])
@@ -138,13 +129,13 @@ def test_a_component_is_positive_at_the_landmark_where_it_is_largest():
 
 def test_domains_and_labels_without_weight_do_not_count():
     sums, weights = np.array([[2.0, 0.0, 4.0]]), np.array([1.0, 0.0, 1.0])
-    assert_allclose(between_domains(sums, weights), [[-1 / np.sqrt(2), 1 / np.sqrt(2)]])
+    assert_allclose(dica.between_domains(sums, weights), [[-1 / np.sqrt(2), 1 / np.sqrt(2)]])
     with pytest.raises(DataError, match="expected a labelled row with a positive weight"):
-        one_hot_labels(np.zeros((3, 2)), np.zeros(2))
+        dica.one_hot_labels(np.zeros((3, 2)), np.zeros(2))
 
 
 def test_without_epsilon_the_labels_are_those_of_their_range():
-    labels = one_hot_labels(np.arange(6.0).reshape(2, 3), np.array([1.0, 2.0, 3.0]))
+    labels = dica.one_hot_labels(np.arange(6.0).reshape(2, 3), np.array([1.0, 2.0, 3.0]))
     E = labels.root(0.0)
     assert E.shape == (2, 2)
     assert_allclose(E @ E.T, labels.C @ np.linalg.pinv(labels.YY) @ labels.C.T, atol=1e-12)
@@ -152,7 +143,7 @@ def test_without_epsilon_the_labels_are_those_of_their_range():
 
 def test_principal_axes_diagonalise_and_keep_rounding_from_being_negative():
     S, between = np.diag([4.0, 1.0, -0.04]), rng.normal(size=(3, 2))
-    spread, V = principal_spread(10.0, S, between)
+    spread, V = dica.principal_spread(10.0, S, between)
     assert_allclose(spread.values, [0.01, 1, 4])
     assert spread.rounding == pytest.approx(0.04)
     assert_allclose(V @ spread.between, between, atol=1e-14)
@@ -167,13 +158,13 @@ def complex_problem():
         D = np.diag(values) @ (between @ between.T + np.eye(3)) + 0.01 * np.eye(3)
         eigenvalues, vectors = scipy.linalg.eig(C @ C.T @ np.diag(values), D)
         if (eigenvalues.real > 0).all() and np.abs(eigenvalues.imag).max() > 0.05 * np.abs(eigenvalues).max():
-            return Spread(1.0, values, between), Labels(1.0, C, np.eye(3)), eigenvalues, vectors
+            return dica.Spread(1.0, values, between), dica.Labels(1.0, C, np.eye(3)), eigenvalues, vectors
     raise AssertionError("no complex eigenvalues in a thousand draws")
 
 
 def test_a_conjugate_pair_gives_its_plane_in_uncorrelated_directions():
     spread, labels, expected, vectors = complex_problem()
-    w, eigenvalues = solve_dica(spread, labels, 0.01, 0.0, 3)
+    w, eigenvalues = dica.solve_dica(spread, labels, 0.01, 0.0, 3)
     assert_allclose(eigenvalues, np.sort(expected.real)[::-1], rtol=1e-8)
     pair = np.flatnonzero(np.diff(eigenvalues) == 0)[0]
     plane, z = w[:, [pair, pair + 1]], vectors[:, np.argmax(expected.imag)]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import reference
 from numpy.testing import assert_allclose
+from peers import moments_of
 from sklearn.base import clone
 from sklearn.model_selection import KFold
 
@@ -48,11 +49,6 @@ def exact_hat(K, alpha, fit_intercept=False, weight=None):
         a, b = reference.krr_exact_intercept(K, np.eye(len(K)), alpha)
         return K @ a + b
     return K @ reference.krr_exact(K, np.eye(len(K)), alpha, weight)
-
-
-def moments_of(Phi, Y, weight=None):
-    result = reference.moments(Phi, Y, weight)
-    return Moments(rows=float(len(Phi)), **result)
 
 
 def nystrom_features(sigma=SIGMA, points=Z, rows=X):

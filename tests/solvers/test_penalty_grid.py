@@ -8,18 +8,12 @@ import reference
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from peers import moments_of
 
 from bigkernel.solvers.eigenfunctions import eigenfunctions_of_core, eigenfunctions_of_rows
-from bigkernel.solvers.penalty_grid import (
-    Coordinates,
-    SolveSettings,
-    candidates,
-    squared_errors,
-    total_spread,
-)
+from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings, candidates, squared_errors, total_spread
 from bigkernel.solvers.ridge import RoundingEstimate
 from bigkernel.solvers.whitening import whiten
-from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(31)
 N, P, C = 70, 6, 2
@@ -29,10 +23,6 @@ WEIGHT = np.where(rng.uniform(size=N) > 0.1, rng.uniform(0, 2, N), 0)
 X = rng.normal(size=(N, 3))
 Z = X[:12] + 0.02
 B, CORE = reference.gaussian(X, Z, 0.8), reference.gaussian(Z, Z, 0.8)
-
-
-def moments_of(Phi, Y, weight=None):
-    return Moments(rows=float(len(Phi)), **reference.moments(Phi, Y, weight))
 
 
 def squares(values, Y, weight=None):

@@ -2,7 +2,6 @@
 
 import pickle
 import tracemalloc
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +9,12 @@ import pytest
 import reference
 from hypothesis import given
 from hypothesis import strategies as st
+from kernel_cases import POSITIVE, quietly
 from numpy.testing import assert_allclose, assert_array_equal
+from peers import moments_of
 from traced import traced
 
-from bigkernel import Gaussian, KernelRidge, Laplacian, Linear, Matern, Polynomial
+from bigkernel import Gaussian, KernelRidge, Laplacian
 from bigkernel.engine.prediction_store import PredictionWriter, create
 from bigkernel.errors import ConfigError, RankDeficiencyWarning
 from bigkernel.estimators import deviations
@@ -21,7 +22,6 @@ from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.posterior import SpreadPredictor, exact_posterior, nystrom_posterior
 from bigkernel.solvers.ridge import factorize
 from bigkernel.solvers.whitening import reduce_and_centre, whiten
-from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk, Workspace
 
@@ -31,14 +31,7 @@ X, NEW = rng.normal(size=(N, D)), rng.normal(size=(Q, D))
 Z = rng.normal(size=(M, D))
 WEIGHT = rng.uniform(0.2, 3, N)
 SOME_ZERO = np.where(np.arange(N) % 7 == 0, 0, WEIGHT)
-KERNELS = {
-    "gaussian": (Gaussian(1.4), lambda A, B: reference.gaussian(A, B, 1.4)),
-    "laplacian": (Laplacian(0.3), lambda A, B: reference.laplacian(A, B, 0.3)),
-    "matern 1/2": (Matern(2.0, nu=0.5), lambda A, B: reference.matern(A, B, 2.0, 0.5)),
-    "matern 5/2": (Matern(2.0, nu=2.5), lambda A, B: reference.matern(A, B, 2.0, 2.5)),
-    "linear": (Linear(), reference.linear),
-    "polynomial": (Polynomial(2, 0.4, 1.5), lambda A, B: reference.polynomial(A, B, 2, 0.4, 1.5)),
-}
+KERNELS = {name: (kernel, reference.of_kernel(kernel)) for name, kernel in POSITIVE.items() if "lengths" not in name}
 
 
 def diagonal(k, rows=NEW):
@@ -60,19 +53,6 @@ def gp_variance(K, K_cross, k_diag, alpha, weight=None, constant=False):
     return k_diag - np.sum(k * np.linalg.solve(A, k), axis=0) + alpha
 
 
-def moments_of(B, weight=None):
-    """Moments of a landmark block; the targets do not matter."""
-    result = reference.moments(B, np.zeros(len(B)), weight)
-    return Moments(rows=float(len(B)), **{name: result[name] for name in "nGCstq"})
-
-
-def quietly(function, *args, **options):
-    """The result of a solve whose core is known to be deficient."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RankDeficiencyWarning)
-        return function(*args, **options)
-
-
 def exact(k, alpha, *, rows=X, new=NEW, weight=None, fit_intercept=False):
     posterior = exact_posterior(k(rows, rows), alpha, fit_intercept=fit_intercept, weight=weight)
     return posterior.variance(k(new, rows), diagonal(k, new))
@@ -80,7 +60,8 @@ def exact(k, alpha, *, rows=X, new=NEW, weight=None, fit_intercept=False):
 
 def nystrom(k, alpha, *, landmarks=Z, rows=X, new=NEW, weight=None, fit_intercept=False):
     whitening = quietly(whiten, k(landmarks, landmarks))
-    small = reduce_and_centre(moments_of(k(rows, landmarks), weight), whitening, fit_intercept=fit_intercept)[2]
+    moments = moments_of(k(rows, landmarks), np.zeros(len(rows)), weight)
+    small = reduce_and_centre(moments, whitening, fit_intercept=fit_intercept)[2]
     posterior = nystrom_posterior(small, len(rows), whitening, alpha, fit_intercept=fit_intercept)
     return posterior.variance(k(new, landmarks), diagonal(k, new))
 
@@ -127,7 +108,7 @@ def test_a_core_of_zeros_leaves_the_prior():
     with pytest.warns(RankDeficiencyWarning, match="kernel matrix of 4 landmarks is zero"):
         whitening = whiten(np.zeros((4, 4)), kernel="linear")
     for fit_intercept, constant in ((False, 0.0), (True, 0.3 / N)):
-        small = reduce_and_centre(moments_of(np.zeros((N, 4))), whitening, fit_intercept=fit_intercept)[2]
+        small = reduce_and_centre(moments_of(np.zeros((N, 4)), np.zeros(N)), whitening, fit_intercept=fit_intercept)[2]
         posterior = nystrom_posterior(small, N, whitening, 0.3, fit_intercept=fit_intercept)
         result = posterior.variance(np.zeros((Q, 4)), diagonal(reference.linear))
         assert_allclose(result, diagonal(reference.linear) + 0.3 + constant, rtol=1e-12)
@@ -214,7 +195,8 @@ def predictor(kernel, form, *, rows=X, landmarks=Z, alpha=0.3, dtype=np.float64,
         posterior, points = exact_posterior(kernel(rows), alpha, fit_intercept=fit_intercept), rows
     else:
         whitening = quietly(whiten, kernel(landmarks), eps=float(np.finfo(dtype).eps))
-        small = reduce_and_centre(moments_of(kernel(rows, landmarks)), whitening, fit_intercept=fit_intercept)[2]
+        moments = moments_of(kernel(rows, landmarks), np.zeros(len(rows)))
+        small = reduce_and_centre(moments, whitening, fit_intercept=fit_intercept)[2]
         posterior, points = nystrom_posterior(small, N, whitening, alpha, fit_intercept=fit_intercept), landmarks
     coef, b = np.random.default_rng(0).normal(size=(len(points), 2)), np.array([1.0, -1.0])
     return SpreadPredictor(LandmarkMap(kernel, points, np.dtype(dtype)), coef, b, posterior=posterior)

@@ -1,12 +1,12 @@
 """The small problems against dense oracles: ranks, penalties, intercepts, weights and the three forms of SSSL."""
 
-import warnings
-
 import numpy as np
 import pytest
 import reference
 import scipy.linalg
+from kernel_cases import quietly
 from numpy.testing import assert_allclose, assert_array_equal
+from peers import moments_of
 from sklearn.kernel_ridge import KernelRidge
 
 from bigkernel.errors import ConfigError, RankDeficiencyWarning
@@ -14,8 +14,7 @@ from bigkernel.solvers.eigenfunctions import eigenfunctions_of_core, eigenfuncti
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.qr_ridge import RowSystem
 from bigkernel.solvers.ridge import RidgeSystem, nystrom_ridge, ridge
-from bigkernel.solvers.whitening import Whitening, centre, top_eigen, whiten
-from bigkernel.statistics.moments import Moments
+from bigkernel.solvers.whitening import centre, top_eigen, whiten
 
 N, M, D, SIGMA = 60, 15, 3, 0.9
 rng = np.random.default_rng(11)
@@ -28,18 +27,6 @@ B, CORE = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
 NEW = reference.gaussian(rng.normal(size=(25, D)), Z, SIGMA)
 K_GAUSSIAN = reference.gaussian(X, X, SIGMA)
 K_REPEATED = K_GAUSSIAN[np.ix_(np.arange(N) % 20, np.arange(N) % 20)]
-
-
-def moments_of(Phi, Y, weight=None):
-    result = reference.moments(Phi, Y, weight)
-    return Moments(rows=float(len(Phi)), **{name: result[name] for name in "nGCstq"})
-
-
-def quietly(function, *args, **options):
-    """The result of a solve whose core is known to be deficient."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RankDeficiencyWarning)
-        return function(*args, **options)
 
 
 def test_whitening_makes_the_core_the_identity():
@@ -99,15 +86,6 @@ def test_exact_weights_with_an_intercept_are_repeated_rows():
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_exact_without_a_penalty_on_a_singular_matrix_is_least_squares(fit_intercept):
-    K = reference.linear(X, X)  # rank 3 of 60
-    y = X @ np.array([[1.0], [2.0], [3.0]]) + 5 * fit_intercept + 0.1 * Y[:, :1]
-    dual, b = exact_krr(K, y, 0.0, fit_intercept=fit_intercept)
-    coef, expected_b = reference.ridge(X, y, 0.0, fit_intercept)
-    assert_allclose(K @ dual + b, X @ coef + expected_b, rtol=1e-7, atol=1e-7)
-
-
-@pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("alpha", [0.0, 1e-3, 1.0])
 def test_repeated_landmarks_predict_as_the_pseudo_inverse_and_warn(alpha, fit_intercept):
     rng = np.random.default_rng(2)
@@ -121,34 +99,6 @@ def test_repeated_landmarks_predict_as_the_pseudo_inverse_and_warn(alpha, fit_in
     coef, b, _ = nystrom_ridge(moments_of(B, y), w, alpha, fit_intercept=fit_intercept)
     expected, expected_b = reference.nystrom_krr(B, K, y, alpha, fit_intercept)
     assert_allclose(B @ coef + b, B @ expected + expected_b, atol=1e-8)
-
-
-def test_without_a_penalty_the_solution_has_minimum_norm():
-    Phi = np.column_stack([X, X[:, 0] + X[:, 1], np.zeros(N)])
-    w = ridge(Phi.T @ Phi, Phi.T @ Y, 0.0, n_rows=N)
-    assert_allclose(w, np.linalg.pinv(Phi) @ Y, atol=1e-10)
-    for fit_intercept in (False, True):
-        coef, b, _ = nystrom_ridge(moments_of(Phi, Y), Whitening(5, 5), 0.0, fit_intercept=fit_intercept)
-        expected, expected_b = reference.ridge(Phi, Y, 0.0, fit_intercept)
-        assert_allclose(coef, expected, atol=1e-9)
-        assert_allclose(b, expected_b, atol=1e-9)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 1e-300])
-@pytest.mark.parametrize("fit_intercept", [False, True])
-@pytest.mark.parametrize("more", [0, 8])
-def test_without_a_penalty_as_many_landmarks_as_rows_or_more_give_the_least_norm_solution(more, fit_intercept, alpha):
-    for seed in range(5):
-        rng = np.random.default_rng(seed)
-        rows, new = rng.normal(size=(12, D)), rng.normal(size=(10, D))
-        points = np.vstack([rows, 3 + rng.normal(size=(more, D))])
-        B, core = reference.gaussian(rows, points, SIGMA), reference.gaussian(points, points, SIGMA)
-        y = np.sin(rows[:, :1]) + 0.1 * rng.normal(size=(12, 1))
-        coef, b, sse = nystrom_ridge(moments_of(B, y), whiten(core), alpha, fit_intercept=fit_intercept)
-        expected, expected_b = reference.nystrom_krr(B, core, y, 0.0, fit_intercept)
-        values = reference.gaussian(new, points, SIGMA)
-        assert_allclose(values @ coef + b, values @ expected + expected_b, atol=1e-6)
-        assert_allclose(sse, 0, atol=1e-9)
 
 
 @pytest.mark.parametrize("n_targets", [1, 50])
@@ -256,30 +206,6 @@ def test_a_core_of_zeros_gives_the_model_zero_and_the_mean_as_intercept():
     assert_array_equal(coef, np.zeros((5, 2)))
     assert_allclose(b, np.average(Y, axis=0, weights=WEIGHT), rtol=1e-12)
     assert_allclose(sse, (WEIGHT[:, None] * (Y - b) ** 2).sum(0), rtol=1e-9)
-
-
-SPECTRA = {  # of LAPACK's test matrices
-    "zero": np.zeros(40),
-    "identity": np.ones(40),
-    "clustered": np.where(np.arange(40) < 20, 1.0, 1e-3),
-    "geometric": np.geomspace(1, 1e-16, 40),
-    "random": np.random.default_rng(4).uniform(0.1, 1, 40),
-}
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("spectrum", SPECTRA.values(), ids=SPECTRA)
-def test_eigenpairs_pass_the_tests_of_lapack(spectrum, dtype):
-    m, ulp = 40, np.finfo(dtype).eps
-    Q = np.linalg.qr(np.random.default_rng(3).normal(size=(m, m)))[0] if spectrum[0] != spectrum[-1] else np.eye(m)
-    A = (Q * spectrum) @ Q.T
-    A = ((A + A.T) / 2).astype(dtype)
-    A, values, V = (array.astype(float) for array in (A, *top_eigen(A, m)))
-    assert (np.diff(values) <= 0).all()
-    assert np.abs(A @ V - V * values).max() <= 30 * m * ulp * max(np.abs(A).max(), 1e-300)
-    assert np.abs(V.T @ V - np.eye(m)).max() <= 30 * m * ulp
-    assert_allclose(top_eigen(A, 7)[0], values[:7], atol=30 * m * ulp)
-    assert [top_eigen(A, count)[1].shape for count in (0, 7, m + 5)] == [(m, 0), (m, 7), (m, m)]
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import pytest
 import reference
 import reference_views
 from numpy.testing import assert_allclose, assert_array_equal
+from peers import moments_of
 
 from bigkernel.solvers.xnv import canonical_ridge, canonical_views
-from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(20131205)
 N, M, SIGMA = 160, 7, 1.5
@@ -26,16 +26,12 @@ PHI1, PHI2 = (
 ALPHA = 1e-3
 
 
-def moments(features, targets, weight):
-    return Moments(rows=float(len(features)), **reference.moments(features, targets, weight))
-
-
 def everything(features=BOTH, weight=None):
-    return moments(features, np.empty((len(features), 0)), weight)
+    return moments_of(features, np.empty((len(features), 0)), weight)
 
 
 def labelled(features=B1, weight=None):
-    return moments(features[LABELLED], Y[LABELLED], None if weight is None else weight[LABELLED])
+    return moments_of(features[LABELLED], Y[LABELLED], None if weight is None else weight[LABELLED])
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])

@@ -20,6 +20,10 @@ SLOW = {"DASK_BIGKERNEL__BLOCK_ROWS": "16"}  # a fit takes several seconds
 HELD = {**SLOW, "DASK_DISTRIBUTED__WORKER__PRELOAD": '["slow_publish"]'}
 
 
+def alive(process):
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
 def wait_until(condition, seconds=90.0, what=""):
     """Wait for a condition, long enough for a machine that is ten times slower."""
     deadline = time.monotonic() + seconds

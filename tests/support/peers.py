@@ -6,12 +6,14 @@ from unittest import mock
 
 import dask
 import numpy as np
+import reference
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_limits
 
 from bigkernel.data import zarr_arrays
 from bigkernel.search.sweep_search import SweepSearchCV
+from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.chunk import Chunk, Workspace
 
 STEPS = {"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 3, "bigkernel.block-rows": 16}
@@ -25,6 +27,11 @@ def accumulate(statistic, x, *, cuts=(), block_rows=16, **columns):
         statistic.update(total, Chunk(x[a:b], a, **chunk, block_rows=block_rows, work=work))
     finish = getattr(statistic, "finish", None)
     return finish(total) if finish else total
+
+
+def moments_of(Phi, Y, weight=None):
+    """Return the moments of rows of features, by the dense reference."""
+    return Moments(rows=float(len(Phi)), **reference.moments(Phi, Y, weight))
 
 
 def split_scores(search, label="score"):

@@ -16,8 +16,13 @@ from typing import Any
 import numpy as np
 from distributed import LocalCluster
 
+from bigkernel.data import zarr_arrays
 from bigkernel.statistics.moments import add
 from bigkernel.streaming.plan import Footprint
+
+
+def bits(swept):
+    return zarr_arrays.digest(swept.total)
 
 
 @dataclass(frozen=True)

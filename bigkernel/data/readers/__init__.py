@@ -51,6 +51,10 @@ def _is_idx(head: bytes) -> bool:
     return len(head) >= 4 and head[:2] == b"\0\0" and head[2] in arrays.IDX_TYPES and 1 <= head[3] <= 4
 
 
+def _begins(*magic: bytes) -> Callable[[bytes], bool]:
+    return lambda head: head.startswith(magic)
+
+
 def _end_so(names: Sequence[str], endings: tuple[str, ...]) -> bool:
     return any(name.lower().endswith(endings) for name in names)
 
@@ -60,25 +64,16 @@ _TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 _SVM = (".libsvm", ".svm", ".svmlight")
 # in the order in which `auto` tries them
 _READERS: dict[str, _Reader] = {
-    "npy": _Reader(
-        "NumPy array (n, d) or (n, h, w)",
-        arrays.read_npy,
-        ("labels",),
-        (".npy",),
-        lambda head: head.startswith(b"\x93NUMPY"),
-    ),
+    "npy": _Reader("NumPy array (n, d) or (n, h, w)", arrays.read_npy, ("labels",), (".npy",), _begins(b"\x93NUMPY")),
     "npz": _Reader("NumPy archive of x and y", arrays.read_npz, ("x", "y"), (".npz",), _is_npz),
     "mat": _Reader(
-        "MATLAB file, versions 5 to 7.2",
-        arrays.read_mat,
-        ("x", "y"),
-        (".mat",),
-        lambda head: head.startswith((b"MATLAB ", arrays.HDF5_MAGIC)),
+        *("MATLAB file, versions 5 to 7.2", arrays.read_mat, ("x", "y"), (".mat",)),
+        _begins(b"MATLAB ", arrays.HDF5_MAGIC),
     ),
     "idx": _Reader("IDX images as of MNIST", arrays.read_idx, ("labels",), (".idx", "-ubyte"), _is_idx),
     "parquet": _Reader(
         *("Parquet file, or folder of parts", tables.read_parquet, _TABLE, tables.PARQUET_ENDINGS),
-        *(lambda head: head.startswith(b"PAR1"), lambda names: _end_so(names, tables.PARQUET_ENDINGS)),
+        *(_begins(b"PAR1"), lambda names: _end_so(names, tables.PARQUET_ENDINGS)),
     ),
     "zarr": _Reader(
         *("zarr array or group, folder or URL", stores.read, ("x", "y")),
@@ -202,9 +197,7 @@ def _detect(path: str) -> str:
             names += [] if within is None else os.listdir(os.path.join(path, within))
         except OSError as error:
             raise DataError(f"{path}: cannot be listed: {error.strerror}") from error
-        known = [
-            name for name, reader in _READERS.items() if reader.recognises_folder and reader.recognises_folder(names)
-        ]
+        known = [name for name, one in _READERS.items() if one.recognises_folder and one.recognises_folder(names)]
         advice = "expected a file, or a folder of PNG images, Parquet files or zarr; found another folder"
     else:
         require_file(path)

@@ -87,9 +87,7 @@ def _entries(path: str) -> tuple[list[str], list[str]]:
     names = sorted(set(listed) - set(folders), key=natural)
     for name in names:
         if not (name.lower().endswith(".png") and os.path.isfile(os.path.join(path, name))):  # a pipe would block
-            raise DataError(
-                f"{path}/{name}: expected only PNG images, found another file; convert it or move it elsewhere"
-            )
+            raise DataError(f"{path}/{name}: expected only PNG images, found another file; convert or move it")
     return names, folders
 
 
@@ -114,9 +112,7 @@ def _head(path: str, grey: bool) -> tuple[tuple[int, int], np.dtype[Any]]:
     if not size[0] or size[0] * size[1] > MOST_FEATURES:
         raise DataError(f"{path}: expected 1 to {MOST_FEATURES:,} pixels, found {size[1]}×{size[0]}")
     if not grey and mode not in ("L", *_WIDE):
-        raise DataError(
-            f"{path}: expected an image in grey of 8 or 16 bits, found mode {mode}; convert with grey=True (--grey)"
-        )
+        raise DataError(f"{path}: expected an image in grey of 8 or 16 bits, found mode {mode}; set grey=True (--grey)")
     return size, np.dtype(np.uint16 if mode in _WIDE else np.uint8)
 
 

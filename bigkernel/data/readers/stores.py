@@ -186,8 +186,7 @@ def _naming(name: str, what: str) -> Iterator[None]:
         raise DataError(f"{name}: expected a zarr array or group, found none ({what} is missing)") from None
     except Exception as error:  # messages of the network contain whole URLs, with their secrets
         reason = re.sub(r"[a-z0-9+]+://\S*", "…", f"{type(error).__name__}: {error}".split("\n")[0])
-        if (
-            isinstance(error, TimeoutError) or "Connect" in type(error).__name__
-        ):  # includes errors of aiohttp and botocore
+        # includes errors of aiohttp and botocore
+        if isinstance(error, TimeoutError) or "Connect" in type(error).__name__:
             reason = f"the server cannot be reached or did not answer in time; check its name ({reason})"
         raise DataError(f"{name}: cannot read {what}: {reason}") from None

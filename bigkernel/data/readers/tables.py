@@ -25,22 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.data.readers.source import (
-    AGAIN,
-    READ_BYTES,
-    Block,
-    SkippedRows,
-    Source,
-    block_rows,
-    is_gzip,
-    lines_of,
-    load_library,
-    natural,
-    number_in,
-    open_stream,
-    reading,
-    require_features,
-)
+from bigkernel.data.readers import source
 from bigkernel.errors import BigKernelError, ConfigError, DataError
 
 MOST_COLUMNS = 2**17  # each is an Arrow object
@@ -64,7 +49,7 @@ _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 
 def _arrow(module: str = "pyarrow") -> Any:
-    return load_library(module, "tables need pyarrow")
+    return source.load_library(module, "tables need pyarrow")
 
 
 @dataclass(frozen=True)
@@ -76,7 +61,7 @@ class Columns:
     target: int | None
     group: int | None
     id: int | None
-    skipped: SkippedRows | None = None  # rows with missing or invalid cells become NaN, and lines are counted
+    skipped: source.SkippedRows | None = None  # rows with missing or invalid cells become NaN, and lines are counted
 
     @property
     def read(self) -> list[int]:
@@ -107,7 +92,7 @@ def choose(
     group: Column | None = None,
     id: Column | None = None,
     drop: Sequence[Column] = (),
-    skipped: SkippedRows | None = None,
+    skipped: source.SkippedRows | None = None,
 ) -> Columns:
     """Choose the columns of features, target, group and ids.
 
@@ -119,9 +104,7 @@ def choose(
     skipped : see `Columns`
     """
     if len(names) > MOST_COLUMNS:
-        raise DataError(
-            f"{path}: expected at most {MOST_COLUMNS:,} columns, found {len(names):,}; save the rows with NumPy"
-        )
+        raise DataError(f"{path}: expected at most {MOST_COLUMNS:,} columns, found {len(names):,}; save a NumPy array")
     if len(set(names)) < len(names):
         twice, _ = Counter(names).most_common(1)[0]
         raise DataError(f"{path}: two columns are named {twice!r}; rename or remove one")
@@ -140,7 +123,7 @@ def choose(
     for place in dropped & set(roles):
         raise DataError(f"{path}: {names[place]!r} is to be left out (--drop), and is the target, the group or the id")
     features = tuple(place for place in rest if place not in roles)
-    require_features(path, len(features))
+    source.require_features(path, len(features))
     return Columns(tuple(names), features, label, grouped, identity, skipped)
 
 
@@ -171,7 +154,7 @@ def _refuse_text(path: str, columns: Columns, places: Sequence[int]) -> None:
         )
 
 
-def _block_of(path: str, rows: NDArray[Any], batch: Any, columns: Columns, dtype: np.dtype[Any]) -> Block:
+def _block_of(path: str, rows: NDArray[Any], batch: Any, columns: Columns, dtype: np.dtype[Any]) -> source.Block:
     """Return the block of an Arrow batch with these rows of the file, with `columns.read` in that order."""
     d, missing = len(columns.features), np.zeros(batch.num_rows, bool)
     for place, column in zip(columns.read, batch.columns, strict=True):
@@ -237,14 +220,14 @@ class _OneBlank(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if not self._held:
-            lines = self._handle.readlines(READ_BYTES)
+            lines = self._handle.readlines(source.READ_BYTES)
             self._held = b"".join(b" ".join(line.split()) + b"\n" for line in lines)
         size = min(len(buffer), len(self._held))
         buffer[:size], self._held = self._held[:size], self._held[size:]
         return size
 
 
-def _text_source(format: str, path: str, columns: Columns, delimiter: str, header: bool, dtype: type) -> Source:
+def _text_source(format: str, path: str, columns: Columns, delimiter: str, header: bool, dtype: type) -> source.Source:
     """Return a source of the lines of a file as rows; labels are float64 or text."""
     pa, csv_of, compute = _arrow(), _arrow("pyarrow.csv"), _arrow("pyarrow.compute")
     names = [str(place) for place in range(len(columns.names))]
@@ -253,7 +236,7 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
     kinds = dict.fromkeys(order, pa.string()) | {names[column]: pa.float64() for column in numbers}
     longest_line = max(map(len, _first_lines(path)))
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[source.Block]:
         start, named, omitted = 0, False, list[int]()  # omitted: rows of other cells, from `start` on
 
         def skip_line(line: Any) -> str:
@@ -263,9 +246,9 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
             columns.skipped.add(path, omitted[-1:])
             return "skip"
 
-        with open_stream(path) as stream, reading(path), _reading_arrow(path, columns.names, 1 + header):
+        with source.open_stream(path) as stream, source.reading(path), _reading_arrow(path, columns.names, 1 + header):
             handle = io.BufferedReader(_OneBlank(stream.handle)) if delimiter == " " else stream.handle
-            size = max(READ_BYTES, 8 * longest_line)
+            size = max(source.READ_BYTES, 8 * longest_line)
             reader = csv_of.open_csv(
                 pa.PythonFile(handle, mode="r"),
                 csv_of.ReadOptions(use_threads=False, block_size=size, column_names=names, skip_rows=int(header)),
@@ -294,7 +277,7 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
                 start = int(rows[-1]) + 1
                 omitted[:] = [row for row in omitted if row >= start]
 
-    return Source(format, path, place, np.dtype(dtype), blocks, files=(path,), **columns.roles)
+    return source.Source(format, path, place, np.dtype(dtype), blocks, files=(path,), **columns.roles)
 
 
 def _numbers_or_none(texts: Any) -> Any:
@@ -302,7 +285,7 @@ def _numbers_or_none(texts: Any) -> Any:
     pa = _arrow()
     with contextlib.suppress(pa.ArrowInvalid):
         return texts.cast(pa.float64())
-    return pa.array([number_in(text) for text in texts.to_pylist()], pa.float64())
+    return pa.array([source.number_in(text) for text in texts.to_pylist()], pa.float64())
 
 
 def _numbers_or_names(path: str, rows: NDArray[Any], texts: Any, named: bool) -> tuple[Any, bool]:
@@ -314,7 +297,7 @@ def _numbers_or_names(path: str, rows: NDArray[Any], texts: Any, named: bool) ->
     if (empty := compute.index(texts, "").as_py()) >= 0:
         raise DataError(f"{path}: row {rows[empty]} (from 0): {_UNLABELLED}")
     for text in compute.unique(texts.drop_null()).to_pylist():
-        if number_in(text) is not None and text != "-1":
+        if source.number_in(text) is not None and text != "-1":
             row = rows[compute.index(texts, text).as_py()]
             raise DataError(
                 f"{path}: row {row} (from 0): found the label {text!r} among names; write all labels as numbers or all "
@@ -342,7 +325,7 @@ def _reading_arrow(path: str, names: Sequence[str] = (), first: int = 1) -> Iter
 
 def read_csv(
     path: str, *, delimiter: str | None = None, header: bool | str = "auto", target: Column | None = None, **others: Any
-) -> Source:
+) -> source.Source:
     """Open a table in UTF-8 text, gzip or plain.
 
     The last line needs no newline, so a file truncated within its last number is accepted; gzip detects that.
@@ -360,7 +343,7 @@ def read_csv(
     lines = _first_lines(path)
     separator = _sniff(lines) if delimiter is None else _DELIMITERS[delimiter]
     first = _cells(lines[0], separator)
-    headed = all(number_in(cell) is None for cell in first) if header == "auto" else bool(header)
+    headed = all(source.number_in(cell) is None for cell in first) if header == "auto" else bool(header)
     if len(first) == 1 and target is None:
         raise DataError(f"{path}: line 1: expected several columns, found one; set target='none'")
     names = [cell if headed and cell else f"column {place}" for place, cell in enumerate(first)]
@@ -368,11 +351,11 @@ def read_csv(
     rows = [_cells(line, separator) for line in lines[int(headed) :]]
     cells = {place: {row[place] for row in rows if len(row) > place} - {*_MISSING} for place in columns.features}
     _refuse_text(path, columns, [place for place, texts in cells.items() if texts and not any(map(_is_number, texts))])
-    source = _text_source("csv", path, columns, separator, headed, np.float64)
-    return replace(source, **columns.named) if headed else source
+    table = _text_source("csv", path, columns, separator, headed, np.float64)
+    return replace(table, **columns.named) if headed else table
 
 
-def read_usps(path: str) -> Source:
+def read_usps(path: str) -> source.Source:
     """Open the USPS digits as *The Elements of Statistical Learning* distributes them, gzip or plain.
 
     Blank-separated, no header; the digit first, then 16×16 grey values from −1 to 1, kept as float32.
@@ -387,17 +370,17 @@ def read_usps(path: str) -> Source:
 
 def recognises_usps(head: bytes) -> bool:
     """Return True if the first line is 257 blank-separated numbers, of which the first is integral."""
-    values = [number_in(cell) for cell in head.split(b"\n", 1)[0].decode("latin-1").split()]
+    values = [source.number_in(cell) for cell in head.split(b"\n", 1)[0].decode("latin-1").split()]
     return len(values) == USPS_FEATURES + 1 and None not in values and (values[0] or 0.0).is_integer()
 
 
 def _is_number(cell: str) -> bool:
     """Return whether a cell is a number, also one with a decimal comma, which is an error but no name."""
-    return number_in(cell.replace(",", ".")) is not None
+    return source.number_in(cell.replace(",", ".")) is not None
 
 
 def _first_lines(path: str) -> list[str]:
-    for _, lines in lines_of(path):
+    for _, lines in source.lines_of(path):
         if filled := [line for line in lines if line.strip()]:
             return filled[:50]
     raise DataError(f"{path}: expected at least one row, found an empty file")
@@ -421,7 +404,7 @@ def _sniff(lines: list[str]) -> str:
         body = [cell for row in rows[1:] or rows for cell in row]
         if max(widths) < 2:
             return -1.0, 0
-        return sum(number_in(cell) is not None for cell in body) / len(body), -len(widths)
+        return sum(source.number_in(cell) is not None for cell in body) / len(body), -len(widths)
 
     return max((",", ";", "\t", " "), key=score)
 
@@ -429,7 +412,7 @@ def _sniff(lines: list[str]) -> str:
 # ---------------------------------------------------------------- Parquet
 
 
-def read_parquet(path: str, **options: Any) -> Source:
+def read_parquet(path: str, **options: Any) -> source.Source:
     """Open a Parquet file, or a folder of files in natural order of their names (without hidden ones and `_…`).
 
     Index columns of pandas (`__index_level_0__`) are left out. `options` are those of `choose`.
@@ -439,9 +422,7 @@ def read_parquet(path: str, **options: Any) -> Source:
         with _opened(name) as file:
             schema = schema or file.schema_arrow
             if not file.schema_arrow.equals(schema):
-                raise DataError(
-                    f"{name}: expected the columns of {files[0]}, found others; write all files with the same columns"
-                )
+                raise DataError(f"{name}: expected the columns of {files[0]}, found others; all files need the same")
             n_rows += file.metadata.num_rows
     assert schema is not None
     names = [field.name for field in schema if not _PANDAS_INDEX.fullmatch(field.name)]
@@ -453,9 +434,9 @@ def read_parquet(path: str, **options: Any) -> Source:
         _dtype(files[0], schema.field(names[columns.target]), text=True)
     if columns.id is not None and _dtype(files[0], schema.field(names[columns.id]), text=True).kind not in "iuU":
         raise DataError(f"{path}: column {names[columns.id]!r}: expected whole numbers or text as ids")
-    order, step = [names[place] for place in columns.read], block_rows(len(columns.features) * dtype.itemsize)
+    order, step = [names[place] for place in columns.read], source.block_rows(len(columns.features) * dtype.itemsize)
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[source.Block]:
         for name in files:
             with _opened(name) as file:
                 start = 0
@@ -463,25 +444,22 @@ def read_parquet(path: str, **options: Any) -> Source:
                     rows = np.arange(start, start + batch.num_rows)
                     yield _block_of(name, rows, batch.select(order), columns, dtype)
                     start += batch.num_rows
-                if start != file.metadata.num_rows:
-                    raise DataError(
-                        f"{name}: expected {file.metadata.num_rows} rows as in the footer, found {start}; {AGAIN}"
-                    )
+                if start != (count := file.metadata.num_rows):
+                    raise DataError(f"{name}: expected {count} rows as in the footer, found {start}; {source.AGAIN}")
 
     known = {"files": () if os.path.isdir(path) else files, **columns.named, **columns.roles}
-    return Source("parquet", path, len(columns.features), dtype, blocks, n_rows, **known)
+    return source.Source("parquet", path, len(columns.features), dtype, blocks, n_rows, **known)
 
 
 def _files(path: str) -> tuple[str, ...]:
     if not os.path.isdir(path):
-        if is_gzip(path):
+        if source.is_gzip(path):
             raise DataError(f"{path}: expected Parquet without gzip, as it is read in pieces; decompress it (gunzip)")
         return (path,)
-    names = sorted((name for name in os.listdir(path) if not name.startswith((".", "_"))), key=natural)
+    names = sorted((name for name in os.listdir(path) if not name.startswith((".", "_"))), key=source.natural)
     for name in names:
-        if not name.lower().endswith(PARQUET_ENDINGS) or not os.path.isfile(
-            os.path.join(path, name)
-        ):  # reading a pipe would block
+        # reading a pipe would block
+        if not name.lower().endswith(PARQUET_ENDINGS) or not os.path.isfile(os.path.join(path, name)):
             raise DataError(
                 f"{path}: expected only Parquet files ({', '.join(PARQUET_ENDINGS)}), found {name!r}; move it elsewhere"
             )

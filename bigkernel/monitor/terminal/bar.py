@@ -19,20 +19,8 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from bigkernel.data.visible import log_of, visible
+from bigkernel.events import job
 from bigkernel.events.board import Board
-from bigkernel.events.job import (
-    Event,
-    Figures,
-    Incident,
-    JobStarted,
-    Note,
-    Scope,
-    Step,
-    SweepEnded,
-    SweepStarted,
-    message_of,
-    observe,
-)
 from bigkernel.events.progress import Progress
 from bigkernel.html import duration
 from bigkernel.monitor.terminal import live as lines
@@ -56,7 +44,7 @@ class _Search:
     own: float = 0.0  # of the present one
     resumed: bool = False
 
-    def begin(self, event: SweepStarted) -> None:
+    def begin(self, event: job.SweepStarted) -> None:
         """Begin the next sweep."""
         self.number, self.before, self.own = self.number + 1, self.before + self.own, event.plan.flops
         self.resumed |= event.resumed > 0
@@ -89,39 +77,39 @@ class _Display:
         self._lock = threading.Lock()  # the line is drawn by another thread
         self._sweep: Progress | None = None
         self._search: _Search | None = None
-        self._board, self._scope = Board(), Scope()
-        self._step: Step | None = None
+        self._board, self._scope = Board(), job.Scope()
+        self._step: job.Step | None = None
         self._begun = self._printed = time.monotonic()
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Incident | Note):
-            what = f"{self._sweep.what}: " if isinstance(event, Incident) and self._sweep is not None else ""
-            if self._notes or isinstance(event, Incident):
+    def __call__(self, event: job.Event) -> None:
+        if isinstance(event, job.Incident | job.Note):
+            what = f"{self._sweep.what}: " if isinstance(event, job.Incident) and self._sweep is not None else ""
+            if self._notes or isinstance(event, job.Incident):
                 self._print(f"{what}{event.text}")
         with self._lock:
             self._record(event)
-        over = isinstance(event, SweepEnded) or (isinstance(event, Step) and event.done >= event.total)
+        over = isinstance(event, job.SweepEnded) or (isinstance(event, job.Step) and event.done >= event.total)
         if over:
             self.close()
         elif self._step is not None or (self._sweep is not None and self._sweep.ended is None):
             self._draw()
 
-    def _record(self, event: Event) -> None:
+    def _record(self, event: job.Event) -> None:
         """Record an event for one sweep at a time, so that the state stays small in a long search."""
         now = time.monotonic()
-        if isinstance(event, Step):
+        if isinstance(event, job.Step):
             self._step = event
-        elif isinstance(event, Figures) and event.name == "sweeps" and event.values["count"] > 1:
+        elif isinstance(event, job.Figures) and event.name == "sweeps" and event.values["count"] > 1:
             self._search = _Search(event.values["count"], event.values["flops"], now)
-        elif isinstance(event, SweepStarted):
-            self._board, self._scope, self._step = Board(), Scope(sweep=event.token), None
-            for each in (JobStarted(event.what), event):
-                self._board.apply(message_of(each, self._scope.job, event.token), now)
+        elif isinstance(event, job.SweepStarted):
+            self._board, self._scope, self._step = Board(), job.Scope(sweep=event.token), None
+            for each in (job.JobStarted(event.what), event):
+                self._board.apply(job.message_of(each, self._scope.job, event.token), now)
             self._sweep = self._board.jobs[self._scope.job].sweeps[event.token]
             if self._search is not None:
                 self._search.begin(event)
         elif self._sweep is not None:
-            self._board.apply(message_of(event, self._scope.job, self._scope.sweep), now)
+            self._board.apply(job.message_of(event, self._scope.job, self._scope.sweep), now)
 
     def _print(self, text: str) -> None:
         shown = visible(text, lines=True)
@@ -207,7 +195,7 @@ def progress(*, enabled: bool = True, stream: TextIO | None = None, verbose: int
     brief = verbose == 1
     display = _Display(Console(file=stream or sys.stderr), 2.0 if brief else _QUIET_SECONDS, notes=not brief)
     try:
-        with observe(display):
+        with job.observe(display):
             yield
     finally:
         display.close()
