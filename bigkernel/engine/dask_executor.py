@@ -15,7 +15,6 @@ from typing import TypeVar, cast
 import dask
 import numpy as np
 from distributed import Client, Future, Scheduler
-from distributed import wait as wait_for
 
 from bigkernel.arrays import Array
 from bigkernel.data.run_directory import ArrayRef, detach
@@ -164,7 +163,9 @@ class _Tasks:
                     )
                 )
                 homes.update(dict.fromkeys((segment.index for segment in subtree.segments), made[-1]))
-            wait_for(made, timeout=HOME_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                for future in made:
+                    future.result(timeout=HOME_SECONDS)
             # a task that may only run on certain workers is never computed again once all of these are lost
             self._client.run_on_scheduler(_unbind, [future.key for future in made])
         return [homes[subtree.segments[0].index] for subtree in subtrees]

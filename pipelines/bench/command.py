@@ -318,6 +318,23 @@ def tune(
     )
 
 
+@bench.command(short_help="Time fits that keep kernel blocks in memory.")
+@bench_options
+@click.option("--rows", default=60_000, show_default=True)
+@click.option("--landmarks", default=4_000, show_default=True)
+@click.option("--method", type=click.Choice(["cg", "logistic"]), default="cg", show_default=True)
+@click.option("--repeats", default=3, show_default=True, help="Rounds of all shares, of which medians are shown.")
+def blocks(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, method: str, repeats: int) -> None:
+    """Compare fits with all, half, a tenth and none of the kernel blocks in memory between sweeps."""
+    from pipelines.bench import blocks as bench_blocks
+
+    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    with bar("fits", enabled=not as_json, unit="fits") as update:
+        fits = bench_blocks.measure(corpus, method, landmarks, repeats=repeats, update=update)
+    title = f"{method}, {rows:,} × {FEATURES}, m = {landmarks:,}"
+    tell([asdict(one) for one in fits] if as_json else fits, as_json, bench_blocks.show, title)
+
+
 @bench.command(short_help="Compare a pilot's estimate with fits.")
 @bench_options
 @click.option("--rows", default=60_000, show_default=True)
