@@ -1,6 +1,6 @@
 """`bench blocks`: seconds and memory of a fit that sweeps often, over the share of its kernel blocks that memory keeps.
 
-Each fit has a process of its own, whose peak nothing else has raised. Shares alternate over rounds; seconds are medians.
+Each fit has a process of its own, whose peak nothing else has raised. Rounds alternate shares; seconds are medians.
 """
 
 import time
