@@ -149,8 +149,8 @@ class _Tasks:
             return [None] * len(subtrees)
         homes = HOMES.setdefault(owner, {})
         new = [subtree for subtree in subtrees if subtree.segments[0].index not in homes]
-        if new:
-            workers = [*self._client.scheduler_info(n_workers=-1)["workers"]]
+        workers = [*self._client.scheduler_info(n_workers=-1)["workers"]] if new else []
+        if workers:
             row_bytes = self._schedule.plan.kept_bytes // max(1, self._schedule.plan.n_rows)
             made = []
             for place, subtree in enumerate(sorted(new, key=lambda subtree: subtree.segments[0].index)):
@@ -163,12 +163,12 @@ class _Tasks:
                     )
                 )
                 homes.update(dict.fromkeys((segment.index for segment in subtree.segments), made[-1]))
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(Exception):  # tasks wait for their homes
                 for future in made:
                     future.result(timeout=HOME_SECONDS)
             # a task that may only run on certain workers is never computed again once all of these are lost
             self._client.run_on_scheduler(_unbind, [future.key for future in made])
-        return [homes[subtree.segments[0].index] for subtree in subtrees]
+        return [homes.get(subtree.segments[0].index) for subtree in subtrees]
 
     def _begin_merges(
         self, tasks: Sequence[tuple[Merge, ...]], nodes: dict[str, Future | Partial], with_receipts: bool

@@ -31,7 +31,7 @@ import bigkernel
 from bigkernel.config import Settings, settings
 from bigkernel.data.fingerprint import described, fingerprint
 from bigkernel.data.run_directory import Run, detach
-from bigkernel.engine.dask_executor import HOMES, run_on_cluster
+from bigkernel.engine.dask_executor import HOME_SECONDS, HOMES, run_on_cluster
 from bigkernel.engine.executor import RunLocation, RunningSweep, SweepSpec, local_memory, run_locally, schedule
 from bigkernel.engine.preflight import check_cluster, require_disk
 from bigkernel.engine.process import blas_threads, processors
@@ -211,7 +211,7 @@ def keeping_blocks(features: BlockMap, rows: Rows, *, reserved_bytes: int = 0) -
         HOMES.pop(kept.owner, None)
         if isinstance(client := choose_executor(rows), Client):
             with suppress(Exception):  # workers that are lost, or do not answer, release them before the next sweep
-                client.run(_release, kept.owner, on_error="ignore", callback_timeout=settings().stall_seconds)
+                client.run(_release, kept.owner, on_error="ignore", callback_timeout=HOME_SECONDS)
 
 
 def _release(owner: str) -> None:
