@@ -262,7 +262,8 @@ class Plan:
     def kept_share(self, room_bytes: int, setting: int | str, workers: int = 1) -> int:
         """Return the most bytes of blocks that one of some workers keeps between sweeps.
 
-        `room_bytes`: its memory beside the announced peak, of which "auto" takes at most half. A worker may have somewhat more than its share of the segments.
+        `room_bytes`: its memory beside the announced peak, of which "auto" takes at most half. A worker may have
+        somewhat more than its share of the segments.
         """
         share = self.kept_bytes if workers == 1 else min(self.kept_bytes, math.ceil(1.25 * self.kept_bytes / workers))
         return max(0, min(share, room_bytes // 2 if isinstance(setting, str) else min(setting, room_bytes)))
