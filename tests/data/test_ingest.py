@@ -56,8 +56,7 @@ def test_labels_become_classes_or_numbers(archive, tmp_path, y, classes, stored,
     labels = corpus.column("y")
     assert (corpus.info.classes, labels.dtype) == (stored, dtype)
     assert all(type(label) in (int, str) for label in corpus.info.classes)
-    expected = [-1 if label == "-1" else stored.index(label) for label in y] if isinstance(y[0], str) else y
-    expected = np.nan_to_num(y, nan=-1.0) if stored and np.nan in y else expected
+    expected = [-1 if stored and one in ("-1", np.nan) else stored.index(one) if type(one) is str else one for one in y]
     assert np.array_equal(labels, expected, equal_nan=True)
     assert [chunk.damage for chunk in walk(corpus.path, "corpus")] == [None, None]
 
