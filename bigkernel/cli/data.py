@@ -112,6 +112,12 @@ def _model_figures(path: str, *, as_json: bool) -> dict[str, Any]:
         for _, step in steps:
             settings = step.get("params", {})
             figures |= {key: _shown(value) for key, value in settings.items() if value not in (None, {})}
+        expansion = contents.values["predictor"].get("expansion", {}).get("fields", {})
+        if classes_of := expansion.get("classes"):
+            figures["classes"] = _names(classes_of["labels"], as_json=as_json).get("feature_names", [])
+        fitted = (expansion.get("features") or {}).get("fields", {}).get("kernel")
+        if isinstance(fitted, dict):
+            figures["kernel"] = _shown(fitted)  # with the bandwidth of the fit
         names = contents.values["predictor"].get("feature_names") or {"labels": []}
         figures |= _names(names["labels"], as_json=as_json)
         # more rows, or another alpha, can follow then

@@ -58,7 +58,8 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
     # two views of as many landmarks each; centres of several rows each
     most = max(1, corpus.n_rows // 2) if method in ("xnv", "sssl") else corpus.n_rows
     given: dict[str, Any] = {"dtype": options["dtype"], "random_state": options["seed"]}
-    given["n_landmarks"] = min(1000, most) if options["landmarks"] is None else options["landmarks"]
+    default = {"sssl": 500, "xnv": 200}.get(method, 1000)  # as of the estimators
+    given["n_landmarks"] = min(default, most) if options["landmarks"] is None else options["landmarks"]
     if method != "artl" or _has_width(options):  # otherwise its bandwidth comes from the landmarks
         given["kernel"] = _kernel(options)
     given = {name: value for name, value in given.items() if name in known}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -15,7 +15,11 @@ from bigkernel.data.readers import FORMATS, open_source
 from bigkernel.errors import ConfigError
 from bigkernel.monitor.terminal.figures import show
 
+if TYPE_CHECKING:
+    from bigkernel.data.corpus import Corpus
+
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}
+_LIKE_MISSING = {"na", "n/a", "null", "none", "?", "unknown", "unlabelled", "unlabeled"}  # in lower case
 _FORMATS = "\n".join(f"  {name:<8} {text}" for name, text in FORMATS.items())
 _EPILOG = f"""\b
 Formats (auto: by the first bytes, then by the name; text may be gzip):
@@ -85,7 +89,6 @@ def ingest(
     """
     from bigkernel.data.atomic_write import require_target
     from bigkernel.data.corpus import open_corpus
-    from bigkernel.data.ingest import id_like_feature
     from bigkernel.data.ingest import ingest as ingest_sources
     from bigkernel.data.readers.source import SkippedRows
     from bigkernel.data.write_corpus import Split, split_path
@@ -130,7 +133,27 @@ def ingest(
     if labels_are == "auto" and ambiguous and not as_json and str not in set(map(type, made.info.classes)):
         figures["labels_are"] += f" (change it by --labels-are {other})"
     show({**figures, "seconds": time.perf_counter() - start}, as_json=as_json, title=corpus)
-    if not as_json and reading["id"] is None and (feature := id_like_feature(made)) is not None:
+    if not as_json:
+        if unlabelled := figures.get("unlabelled"):
+            say(f"{unlabelled:,} rows without a label: unlabelled")
+        _say_notes(
+            made, [made, *(open_corpus(split_path(corpus, share)) for share in (shares.shares if shares else ()))]
+        )
+
+
+def _say_notes(made: Corpus, corpora: list[Corpus]) -> None:
+    """Say what may be wrong with the labels and ids of a corpus and those split off it."""
+    from bigkernel.data.ingest import MOST_IDS, id_like_feature, repeated_ids
+
+    for label in [label for label in made.info.classes if str(label).lower() in _LIKE_MISSING]:
+        say(f"class {label!r} looks like a missing label; for rows without a label, write -1 or leave the cell empty")
+    if "id" in made.columns:
+        repeated, name = repeated_ids(corpora), made.info.id_column
+        if repeated is None:
+            say(f"column {name!r}: not checked for repeated ids, as there are more than {MOST_IDS:,}")
+        elif repeated:
+            say(f"column {name!r}: {repeated:,} repeated ids; predictions cannot be joined by them one to one")
+    elif (feature := id_like_feature(made)) is not None:
         column = shlex.quote(feature)
         say(
             f"column {feature!r} looks like an id and is a feature; keep it as the id: --id-column {column}, or leave "

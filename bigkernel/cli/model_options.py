@@ -27,7 +27,7 @@ _METHOD = together(
         "--landmarks",
         type=click.IntRange(1),
         metavar="N",
-        help="Number of landmarks: more cost more and fit closer.  [default: 1000 or all rows]",
+        help="More landmarks cost more and fit closer.  [default: 1000; sssl: 500; xnv: 200; at most all rows]",
     ),
     click.option(
         "--landmark-choice",

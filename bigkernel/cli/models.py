@@ -117,17 +117,26 @@ def fit(
     shown = {name: value for name, value in figures.items() if name not in _DETAILS | same and value != 0}
     show(shown, as_json=False, title=model)
     say(f"all figures: --json, or {run}/report.html" if run else "all figures: --json, or --run DIR")
+    if options["probability"] and options["class_weight"]:
+        say("probabilities are those of the weighted classes, not of the rows; for these fit without --class-weight")
     _say_score(opened, model, figures, verdict)
 
 
 def _say_score(opened: Corpus, model: str, figures: dict[str, Any], verdict: dict[str, Any]) -> None:
     """Write the score that matters as the last line of a fit; without one, what the labels are."""
+    import numpy as np
+
     from bigkernel.cli.data import describe_labels
 
     if verdict:
         classifies, corpus = "classes" in verdict, os.path.basename(verdict["corpus"])
         figure = f"accuracy {verdict['accuracy_percent']:.2f} %" if classifies else f"R² {verdict['r2']:.4g}"
-        say(f"{verdict['of']} {figure} on {verdict['rows']:,} rows of {corpus}")
+        line = f"{verdict['of']} {figure} on {verdict['rows']:,} rows of {corpus}"
+        if classifies:
+            counts = np.sum(verdict["confusion"], axis=1)
+            label = str(verdict["classes"][counts.argmax()])
+            line += f" (always {label!r}: {100 * counts.max() / counts.sum():.1f} %)"
+        say(textwrap.fill(line, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
         return
     labels = describe_labels(opened)
     if counts := [f"{name} {value:,.6g}" for name, value in labels.get("labels", {}).items()]:

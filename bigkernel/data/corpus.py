@@ -301,6 +301,12 @@ def require_feature_names(name: str, names: Sequence[str], expected: Sequence[st
         if list(names) == list(expected[:-1]):
             without += "; if its table has no labels, this column was read as them: ingest it with --target none"
         raise DataError(f"{name}: expected the {len(expected)} columns of {whose}, found {len(names)}{without}")
+    if list(names) != list(expected) and sorted(names) == sorted(expected):
+        order = list(map(str, expected)) if len(expected) <= 20 else "names"
+        raise DataError(
+            f"{name}: found the same columns in another order than those of {whose}; ingest the table in their order, "
+            f"in pandas table[{order}], with its other columns"
+        )
     for place, (actual, known) in enumerate(zip(names, expected, strict=True)):
         if actual != known:
             raise DataError(

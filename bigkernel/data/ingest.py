@@ -23,6 +23,7 @@ from bigkernel.data.readers.source import Source, origin_of
 from bigkernel.data.write_corpus import Batch, Split, fill, peek, split_path, writer_for
 from bigkernel.errors import DataError
 
+MOST_IDS = 5_000_000  # to compare in memory
 Progress = Callable[[int, int | None], None]
 # "column 0" is the name of a first column without one, the index that pandas writes
 _ID_NAME = re.compile(r"(?i:id|index|.*[_ ]id|unnamed: 0|column 0)|.*[a-z]I[Dd]")
@@ -96,6 +97,14 @@ def id_like_feature(corpus: Corpus) -> str | None:
         else:
             return corpus.info.feature_names[place]
     return None
+
+
+def repeated_ids(corpora: Sequence[Corpus]) -> int | None:
+    """Return the number of rows whose id an earlier row has; None if there are too many ids to compare in memory."""
+    if sum(corpus.n_rows for corpus in corpora) > MOST_IDS:
+        return None
+    ids = {str(value) for corpus in corpora for value in corpus.column("id").tolist()}
+    return sum(corpus.n_rows for corpus in corpora) - len(ids)
 
 
 def _batches(sources: Sequence[Source], n_rows: int | None, update: Progress | None, numbered: bool) -> Iterator[Batch]:

@@ -1,8 +1,8 @@
 """Detection of the kind of labels, row by row.
 
 Labels are classes (stored as int64, −1 for unlabelled; names as positions in the sorted list of all, in which the name
-"-1" means unlabelled) or numbers (float64, NaN for unlabelled). The kind is known only after the last row: until then a
-writer keeps float64, with names numbered in order of appearance.
+"-1" means unlabelled) or numbers (float64, NaN for unlabelled). Given as NaN, a label is unlabelled among classes too.
+The kind is known after the last row: until then a writer keeps float64, with names numbered in order of appearance.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ class Labels:
 
     def stored(self, kept: NDArray[Any]) -> NDArray[Any]:
         """Convert labels from `Labelling.encode` to their stored form."""
-        return kept.astype(self.dtype) if self.table is None else self.table[kept.astype(np.int64)]
+        if not self.classes:
+            return kept.astype(self.dtype)
+        known = ~np.isnan(kept)
+        codes = np.where(known, kept, -1).astype(np.int64)
+        return codes if self.table is None else np.where(known, self.table[codes], -1)
 
 
 class Labelling:
@@ -49,7 +53,7 @@ class Labelling:
 
     Names are always classes. Whole numbers (3 or 3.0) are classes when `classes` is True; with "auto" if at most 10 are
     distinct, or 20 that are 0 … k − 1 or 1 … k, or 1,000 labels of images. −1 among classes means unlabelled. Anything
-    else is numbers, of which NaN means unlabelled.
+    else is numbers. NaN means unlabelled.
     """
 
     def __init__(self, classes: Classes = "auto", *, images: bool = False) -> None:
@@ -63,6 +67,8 @@ class Labelling:
         """Record the labels of these rows of `name`, and return what to keep of them, float64 (k,)."""
         y = checked_labels(y)
         named = y.dtype.kind == "U"
+        if y.dtype.kind == "f" and np.isnan(y).all():  # of either kind
+            return y.astype(np.float64)
         if self._named not in (None, named):
             raise DataError(
                 f"{name}: row {rows[0]} (from 0): found labels that are {'names' if named else 'numbers'}, unlike "
@@ -84,14 +90,15 @@ class Labelling:
             raise DataError(f"{name}: row {rows[np.argmax(np.isinf(values))]} (from 0): found an infinite label")
         if not self._whole:
             return values
-        odd = ~((np.abs(values) <= _LARGEST_EXACT) & (values == np.round(values)))  # NaN is odd
+        known = ~np.isnan(values)
+        odd = known & ~((np.abs(values) <= _LARGEST_EXACT) & (values == np.round(values)))
         if odd.any():
             if self._classes != "auto":
                 place = np.argmax(odd)
                 raise DataError(f"{name}: row {rows[place]} (from 0): expected a class, found {y[place]}")
             self._whole = False
         elif self._classes != "auto" or len(self._numbers) <= IMAGE_CLASSES + 1:  # + 1: −1 may be one of them
-            distinct = np.unique(values).astype(np.int64).tolist()
+            distinct = np.unique(values[known]).astype(np.int64).tolist()
             self._numbers.update(distinct)
             self._require_few(self._numbers, name)
         return values

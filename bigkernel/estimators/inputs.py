@@ -59,7 +59,7 @@ from bigkernel.statistics.moments import Targets, require_weights
 from bigkernel.streaming.chunk import DTYPES, Chunk, is_plain
 from bigkernel.streaming.folds import Folds
 
-_MISSING_NAMES = {"", "None", "NA", "NaN", "nan", "<NA>"}
+_MISSING_NAMES = {"", "None", "NA", "NaN", "nan", "<NA>", "?", "unknown", "unlabelled", "unlabeled"}
 CLASS_WEIGHT: dict[str, list[object]] = {"class_weight": [dict, StrOptions({"balanced"}), None]}
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -321,6 +321,12 @@ def find_classes(estimator: BaseEstimator, rows: Rows, y: ColumnLike, classes: C
         labels = np.unique(values)
         missing = no_label(labels)
         if estimator._semi_supervised or y is None:
+            if labels.dtype.kind == "f" and np.isnan(labels).any() and (labels == -1).any():
+                warnings.warn(
+                    "y: −1 and NaN both mark rows without a label; if −1 is a class, give it another number",
+                    MissingLabelWarning,
+                    stacklevel=6,
+                )
             labels = labels[~missing]
         elif missing.any() and len(labels) > 3:
             warnings.warn(

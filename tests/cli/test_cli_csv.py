@@ -191,6 +191,7 @@ def test_rows_keep_their_ids_from_a_table_to_its_predictions(run, colours, kind)
         copy = write_corpus("copy", as_rows(test).window(3, 20), overwrite=True)
         store = colours.predict_to(write_corpus("again", copy, overwrite=True), "p", overwrite=True)
         assert store["who"][:].tolist() == predicted.index.tolist()[3:20]
+    assert f"{N} repeated ids" in run("ingest", "t.parquet", "t.parquet", "d", "--id-column", "who").stdout
     run("ingest", "t.parquet", "t", "--drop", "who", "--split", "test=0.5", "--overwrite")
     run("predict", "flowers.model", "t-test", "q.csv")
     assert pd.read_csv("q.csv")["row"].tolist() == places.tolist()

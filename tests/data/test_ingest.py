@@ -43,8 +43,8 @@ def archive(tmp_path):
         ([3, 1, 3], False, (), np.float64),
         ([-1, 1, 1], False, (), np.float64),
         ([-1, 1, 1], True, (1,), np.int64),
-        ([0.5, 1, 2], "auto", (), np.float64),
-        ([np.nan, 1, 2], "auto", (), np.float64),
+        ([0.5, np.nan, 2], "auto", (), np.float64),
+        ([np.nan, 1, 2], "auto", (1, 2), np.int64),
         ([2.0**60, 1, 2], "auto", (), np.float64),
         (["b", "a", "b"], "auto", ("a", "b"), np.int64),
         (["b", "a", "b"], True, ("a", "b"), np.int64),
@@ -56,7 +56,7 @@ def test_labels_become_classes_or_numbers(archive, tmp_path, y, classes, stored,
     labels = corpus.column("y")
     assert (corpus.info.classes, labels.dtype) == (stored, dtype)
     assert all(type(label) in (int, str) for label in corpus.info.classes)
-    expected = [-1 if label == "-1" else stored.index(label) for label in y] if isinstance(y[0], str) else y
+    expected = [-1 if stored and one in ("-1", np.nan) else stored.index(one) if type(one) is str else one for one in y]
     assert np.array_equal(labels, expected, equal_nan=True)
     assert [chunk.damage for chunk in walk(corpus.path, "corpus")] == [None, None]
 

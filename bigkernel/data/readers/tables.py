@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.data.labels import checked_labels
 from bigkernel.data.readers import source
 from bigkernel.errors import BigKernelError, ConfigError, DataError
 
@@ -40,11 +41,7 @@ _ADVICE = (
     "fill missing values, keep a column of text as the ids (--id-column COLUMN), leave out columns (--drop COLUMN) or "
     "rows (--on-bad-rows skip); copy a damaged file again"
 )
-_MISSING = ("", "?", "NA", "N/A", "null", "None")  # labels of rows that are left out as bad
-_UNLABELLED = (
-    "missing label; write -1 among classes, or nan among numbers, for a row without a label, or leave such rows out "
-    "(--on-bad-rows skip)"
-)
+_MISSING = ("", "?", "NA", "N/A", "null", "None")  # labels of rows that are left out as bad, and empty cells
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 
@@ -157,14 +154,18 @@ def _refuse_text(path: str, columns: Columns, places: Sequence[int]) -> None:
 def _block_of(path: str, rows: NDArray[Any], batch: Any, columns: Columns, dtype: np.dtype[Any]) -> source.Block:
     """Return the block of an Arrow batch with these rows of the file, with `columns.read` in that order."""
     d, missing = len(columns.features), np.zeros(batch.num_rows, bool)
+    holed = list[str]()
     for place, column in zip(columns.read, batch.columns, strict=True):
-        if column.null_count:
+        if column.null_count and not (columns.skipped is None and place == columns.target):
             missing |= column.is_null().to_numpy(zero_copy_only=False)
-            if columns.skipped is None:
-                row, name = rows[np.argmax(missing)], columns.names[place]
-                missed = "missing value; fill it, or skip such rows (--on-bad-rows skip)"
-                advice = _UNLABELLED if place == columns.target else missed
-                raise DataError(f"{path}: row {row} (from 0), column {name!r}: {advice}")
+            holed.append(columns.names[place])
+    if holed and columns.skipped is None:
+        several, names = "s" * (len(holed) > 1), ", ".join(map(repr, holed[:20])) + ", …" * (len(holed) > 20)
+        raise DataError(
+            f"{path}: row {rows[np.argmax(missing)]} (from 0), column{several} {names}: missing value{several}; fill "
+            "them in pandas (medians = table.median(numeric_only=True); table.fillna(medians)), and new rows by the "
+            f"same medians; or leave out rows (--on-bad-rows skip) or columns (--drop {shlex.quote(holed[0])})"
+        )
     x = np.empty((batch.num_rows, d), dtype)
     for j in range(d):
         x[:, j] = values = batch.column(j).to_numpy(zero_copy_only=False)
@@ -194,7 +195,11 @@ def _block_of(path: str, rows: NDArray[Any], batch: Any, columns: Columns, dtype
 def _labels(column: Any) -> NDArray[Any]:
     values = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
     labels = values.to_numpy(zero_copy_only=False)
-    return np.asarray(labels if labels.dtype.kind != "O" else labels.astype(np.str_))
+    if labels.dtype.kind == "O":
+        labels = checked_labels(labels)
+    if labels.dtype.kind == "U":  # empty cells and nan: unlabelled
+        labels = np.where(np.isin(np.char.lower(np.char.strip(labels)), ("", "nan")), "-1", labels)
+    return np.asarray(labels)
 
 
 def _ids(column: Any) -> NDArray[Any]:
@@ -253,7 +258,7 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
                 pa.PythonFile(handle, mode="r"),
                 csv_of.ReadOptions(use_threads=False, block_size=size, column_names=names, skip_rows=int(header)),
                 csv_of.ParseOptions(delimiter=delimiter, invalid_row_handler=skip_line),
-                csv_of.ConvertOptions(column_types=kinds, include_columns=list(kinds), null_values=[]),
+                csv_of.ConvertOptions(column_types=kinds, include_columns=list(kinds), null_values=_MISSING),
             )
             for batch in (batch.select(order) for batch in reader if batch.num_rows):
                 rows = np.arange(start, start + batch.num_rows)
@@ -293,11 +298,9 @@ def _numbers_or_names(path: str, rows: NDArray[Any], texts: Any, named: bool) ->
     pa, compute = _arrow(), _arrow("pyarrow.compute")
     if not named:
         with contextlib.suppress(pa.ArrowInvalid):
-            return texts.cast(pa.float64()), False
-    if (empty := compute.index(texts, "").as_py()) >= 0:
-        raise DataError(f"{path}: row {rows[empty]} (from 0): {_UNLABELLED}")
+            return compute.if_else(compute.equal(texts, ""), "nan", texts).cast(pa.float64()), False
     for text in compute.unique(texts.drop_null()).to_pylist():
-        if source.number_in(text) is not None and text != "-1":
+        if source.number_in(text) is not None and text != "-1" and text.lower() != "nan":
             row = rows[compute.index(texts, text).as_py()]
             raise DataError(
                 f"{path}: row {row} (from 0): found the label {text!r} among names; write all labels as numbers or all "
