@@ -236,6 +236,12 @@ def _validated(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, *, reset: b
         return rows, labels
     if estimator._semi_supervised and y is not None:
         values = check_array(y, ensure_2d=False, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
+        if (values == -1).mean() > 0.5:
+            warnings.warn(
+                "y: most numbers are −1; if it marks rows without a label, pass NaN there: −1 is a number",
+                MissingLabelWarning,
+                stacklevel=5,
+            )
         return validate_input(estimator, X, np.zeros(len(values)), reset=reset)[0], values
     rows, values = validate_input(estimator, X, y, reset=reset, multi_output=True, y_numeric=True)
     values = np.asarray(values, np.float64)
@@ -281,7 +287,14 @@ def plain_labels(y: ColumnLike) -> Array:
             assert_all_finite(given, allow_nan=True, input_name="y")
         except ValueError as error:
             raise DataError(str(error)) from error
-        return np.where(np.isnan(given), -1, given)
+        missing = np.isnan(given)
+        if missing.any() and (given == -1).any():
+            warnings.warn(
+                "y: −1 and NaN both mark rows without a label; if −1 is a class, give it another number",
+                MissingLabelWarning,
+                stacklevel=6,
+            )
+        return np.where(missing, -1, given)
     if given.dtype.kind != "O":
         return given
     missing = np.array([is_missing(label) or label in (-1, "-1") for label in given], bool)
@@ -321,12 +334,6 @@ def find_classes(estimator: BaseEstimator, rows: Rows, y: ColumnLike, classes: C
         labels = np.unique(values)
         missing = no_label(labels)
         if estimator._semi_supervised or y is None:
-            if labels.dtype.kind == "f" and np.isnan(labels).any() and (labels == -1).any():
-                warnings.warn(
-                    "y: −1 and NaN both mark rows without a label; if −1 is a class, give it another number",
-                    MissingLabelWarning,
-                    stacklevel=6,
-                )
             labels = labels[~missing]
         elif missing.any() and len(labels) > 3:
             warnings.warn(
