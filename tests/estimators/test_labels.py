@@ -37,6 +37,14 @@ def values(model):
     return model.transform(X) if hasattr(model, "transform") else model.decision_function(X)
 
 
+def test_two_marks_of_missing_labels_and_numbers_that_are_mostly_minus_one_are_reported():
+    y = np.where(TRUTH == 0, -1.0, np.where(TRUTH == 1, np.nan, LABELLED))
+    with pytest.warns(MissingLabelWarning, match="−1 and NaN both mark"):
+        bk.SSSLClassifier(**ROWS).fit(X, y)
+    with pytest.warns(MissingLabelWarning, match="most numbers are −1; .* pass NaN"):
+        bk.SSSL(**ROWS).fit(X, np.where(LABELLED & (TRUTH > 1), 5.0, -1))
+
+
 @pytest.mark.parametrize("kind", [*KINDS, *PANDAS])
 @pytest.mark.parametrize("model", SEMI_SUPERVISED, ids=lambda model: type(model).__name__)
 def test_a_missing_label_of_any_kind_is_like_minus_one(model, kind):
