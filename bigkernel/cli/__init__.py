@@ -79,7 +79,10 @@ class Commands(click.Group):
             say(f"{type(error).__name__}: {error}", err=True)
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
-            say("interrupted; with --run DIR finished segments are kept, and --resume continues from them", err=True)
+            say(
+                "interrupted; with --run DIR and in tune, finished segments are kept, and --resume continues from them",
+                err=True,
+            )
             leave(INTERRUPTED)
 
 

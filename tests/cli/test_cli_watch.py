@@ -281,7 +281,7 @@ def test_a_run_without_a_journal_is_described_by_its_receipts(tmp_path, small_st
     for receipt in sorted((run / "receipts").iterdir())[1:]:
         receipt.unlink()
     text = invoke(run, code=75).stdout
-    assert f"no driver is running in {run}; 1 of 5 segments are kept" in text
+    assert f"no driver is running in {run}; 1 of 5 segments of the sweeps begun are kept" in text
     with run_lock.locked(run):
         text = invoke(run, "--once").stdout
     assert f"process {os.getpid()} on {os.uname().nodename} is running, without a journal; 1 of 5 segments" in " ".join(

@@ -163,7 +163,7 @@ RUN = {
     "silent_seconds": 180.0,
 }
 GO_ON = "to resume: bigkernel fit 'a corpus' m --resume"
-DIED = "the driver (process 7 on node1) died 3 min ago; 12 of 40 segments are kept"
+DIED = "the driver (process 7 on node1) died 3 min ago; 12 of 40 segments of the sweeps begun are kept"
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ DIED = "the driver (process 7 on node1) died 3 min ago; 12 of 40 segments are ke
     [
         ({}, [DIED, GO_ON]),
         ({"segments": 0}, ["the driver (process 7 on node1) died 3 min ago; no segment is kept yet", GO_ON]),
-        ({"died": ""}, ["no driver is running in job.run; 12 of 40 segments are kept", GO_ON]),
+        ({"died": ""}, ["no driver is running in job.run; 12 of 40 segments of the sweeps begun are kept", GO_ON]),
         ({"died": "", "state": "finished"}, []),
         (
             {"died": "", "state": "finished", "known": False},
@@ -180,7 +180,7 @@ DIED = "the driver (process 7 on node1) died 3 min ago; 12 of 40 segments are ke
         ({"died": "", "holder": "process 7 on node1", "state": "running"}, []),
         (
             {"died": "", "holder": "process 8 on node2", "known": False},
-            ["process 8 on node2 is running, without a journal; 12 of 40 segments are kept"],
+            ["process 8 on node2 is running, without a journal; 12 of 40 segments of the sweeps begun are kept"],
         ),
     ],
 )

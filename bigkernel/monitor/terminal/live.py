@@ -101,7 +101,7 @@ def run_lines(run: Data) -> Iterator[str]:
     """Describe what a run directory holds beyond its journal, and how to resume it."""
     kept = "no segment is kept yet"
     if run["segments"]:
-        kept = f"{run['segments_done']:,} of {run['segments']:,} segments are kept"
+        kept = f"{run['segments_done']:,} of {run['segments']:,} segments of the sweeps begun are kept"
     if run["holder"]:
         if not run["known"]:
             yield f"{visible(run['holder'])} is running, without a journal; {kept}"
