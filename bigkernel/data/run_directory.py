@@ -18,6 +18,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -33,6 +34,7 @@ from bigkernel.errors import DataError, ResumeMismatchError
 from bigkernel.html import columns, table
 from bigkernel.streaming.plan import Accumulator, Merge, Receipt
 
+_DIGEST = re.compile(r"(?<=\)) [0-9a-f]{32}$")  # of an array, after its dtype and shape
 FORMAT = 2
 _DETACH_BYTES = 2**16
 _MOST_SEGMENTS = 2**20  # more segments than any plan has
@@ -88,10 +90,13 @@ class Run:
             recorded = self._job()
             for name in sorted({*job, *recorded}):
                 if job.get(name) != recorded.get(name):
+                    # without the digests of arrays, and of the map that keeps blocks
+                    was, now = (_DIGEST.sub("", one.get(name, "absent")) for one in (recorded, job))
+                    changed = f"was {was}, now it is {now}" if was != now else f"has other values than before ({now})"
                     raise ResumeMismatchError(
-                        f"{self.path}: the run on disk belongs to another job: {name} was "
-                        f"{recorded.get(name, 'absent')}, now it is {job.get(name, 'absent')}; resume with the same "
-                        "settings or start a new run"
+                        f"{self.path}: the run on disk belongs to another job: "
+                        f"{name.replace('features.features', 'features')} {changed}; resume with the same settings or "
+                        "start a new run"
                     )
             self.remove_partials()
             return

@@ -28,7 +28,8 @@ from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds, hash_ids
 from bigkernel.streaming.plan import Accumulator, Footprint
 
-_STRIP_ROWS = 64  # rows of a block that are converted to float64 at a time
+_STRIP = (64, 8192)  # rows that are converted to float64 at once, if they have at most so many columns
+_TILE = (128, 512)  # rows and columns of wider blocks that are converted at once and stay in cache
 _NOT_COMPARED = {"identity": False}  # other processors round them differently; see `data.fingerprint.NOT_COMPARED`
 _NAMES = ("row", "weight", "leverage", "fold")
 
@@ -93,15 +94,17 @@ class ProductStatistic(Sums):
                 weight = weights_of(chunk, block)
                 y = self.targets.one_hot(chunk, block) if self.residual else None
                 sums = np.zeros(self.vectors.T.shape)
-                for strip, wide in _strips(chunk, phi):
+                for strip, rows in _strips(chunk, phi):
                     own = None if y is None else y[strip]
-                    self._add(total, sums, wide, weight[strip], own, fold[block][strip])
+                    self._add(total, sums, chunk, rows, weight[strip], own, fold[block][strip])
                 total["U"] += sums.T
 
-    def _add(self, total: Accumulator, sums: Array, phi: Array, weight: Array, y: Array | None, fold: Array) -> None:
+    def _add(
+        self, total: Accumulator, sums: Array, chunk: Chunk, phi: Array, weight: Array, y: Array | None, fold: Array
+    ) -> None:
         """Add rows (b, p) with their weights and folds (b,), and their targets (b, c); `sums` are Uᵀ."""
         count = self.folds.count if self.folds else 0
-        values: Array = (phi @ self.vectors).reshape(len(phi), max(count, 1), -1)
+        values: Array = products(chunk, phi, self.vectors).reshape(len(phi), max(count, 1), -1)
         held = np.flatnonzero(fold >= 0)
         own = fold[held]
         if y is not None:
@@ -124,33 +127,51 @@ class ProductStatistic(Sums):
         if y is not None:
             total["e"] += weight @ values
             total["sse"] += weight @ values**2
-            total["s"] += by_group.T @ phi
-        sums += np.ascontiguousarray((weight[:, None] * values).T) @ phi
+        weighted = np.ascontiguousarray((weight[:, None] * values).T)
+        for columns, wide in _tiles(chunk, phi):
+            sums[:, columns] += weighted @ wide
+            if y is not None:
+                total["s"][:, columns] += by_group.T @ wide
 
 
 def products(chunk: Chunk, phi: Array, vectors: Array) -> Array:
     """Multiply rows (b, p) with vectors (p, c) in float64."""
-    values: Array = np.empty((len(phi), vectors.shape[1]))
-    for strip, wide in _strips(chunk, phi):
-        np.matmul(wide, vectors, out=values[strip])
+    values: Array = np.zeros((len(phi), vectors.shape[1]))
+    for strip, rows in _strips(chunk, phi):
+        for columns, wide in _tiles(chunk, rows):
+            values[strip] += wide @ vectors[columns]
     return values
 
 
 def strip_bytes(p: int, c: int) -> int:
     """Return the working memory of products of rows of width p with c vectors, besides inputs and outputs."""
-    return 8 * (_STRIP_ROWS * (p + 4 * c) + 2 * p * c)
+    numbers = _STRIP[0] * p if p <= _STRIP[1] else _TILE[0] * _TILE[1]
+    return 8 * (numbers + 4 * _TILE[0] * c + 2 * p * c)
 
 
 def _strips(chunk: Chunk, phi: Array) -> Iterator[tuple[Index, Array]]:
-    """Yield some rows of a block (b, p) at a time in float64, in one buffer if they are not."""
-    for start in range(0, len(phi), _STRIP_ROWS):
-        strip = slice(start, min(start + _STRIP_ROWS, len(phi)))
-        if phi.dtype == np.float64:
-            yield strip, phi[strip]
-            continue
-        wide = chunk.work.buffer("wide", phi[strip].shape, np.float64)
-        np.copyto(wide, phi[strip])
-        yield strip, wide
+    """Yield some rows of a block (b, p) at a time, in float64 if they are not wide."""
+    narrow = phi.shape[1] <= _STRIP[1]
+    for start in range(0, len(phi), _STRIP[0] if narrow else _TILE[0]):
+        strip = slice(start, min(start + (_STRIP[0] if narrow else _TILE[0]), len(phi)))
+        rows = phi[strip]
+        if narrow and rows.dtype != np.float64:
+            rows = chunk.work.buffer("wide", rows.shape, np.float64)
+            np.copyto(rows, phi[strip])
+        yield strip, rows
+
+
+def _tiles(chunk: Chunk, rows: Array) -> Iterator[tuple[Index, Array]]:
+    """Yield columns of rows (b, p) in float64: all that are so, or some at a time in one buffer."""
+    if rows.dtype == np.float64:
+        yield slice(None), rows
+        return
+    for start in range(0, rows.shape[1], _TILE[1]):
+        columns = slice(start, min(start + _TILE[1], rows.shape[1]))
+        tile = chunk.work.buffer("tile", (_TILE[0] * _TILE[1],), np.float64)[: rows[:, columns].size]
+        tile = tile.reshape(len(rows), -1)
+        np.copyto(tile, rows[:, columns])
+        yield columns, tile
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,11 +206,12 @@ class SoftmaxStatistic(Sums):
             with chunk.work.stage("product"):
                 truth, weight = self.targets.one_hot(chunk, block), weights_of(chunk, block)
                 sums = np.zeros(self.coef.T.shape)
-                for strip, wide in _strips(chunk, phi):
-                    logarithms = log_softmax(wide @ self.coef + self.intercept)
+                for strip, rows in _strips(chunk, phi):
+                    logarithms = log_softmax(products(chunk, rows, self.coef) + self.intercept)
                     total["loss"] -= weight[strip] @ (truth[strip] * logarithms).sum(axis=1)
                     error = weight[strip, None] * (truth[strip] - np.exp(logarithms))
-                    sums += np.ascontiguousarray(error.T) @ wide
+                    for columns, wide in _tiles(chunk, rows):
+                        sums[:, columns] += np.ascontiguousarray(error.T) @ wide
                     total["e"] += error.sum(axis=0)
                 total["U"] += sums.T
 

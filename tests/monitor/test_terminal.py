@@ -104,7 +104,7 @@ def test_a_search_shows_which_sweep_runs_and_the_time_left_in_all(clock, screen)
             clock.seconds += 10 * done
             for i, segment in enumerate(PLAN.segments[:done]):
                 emit(SegmentDone(receipt(i, segment), i + 1, 10))
-    assert re.sub("[━╸╺ ]+", " ", screen.lines()[-1]).startswith("tune sweep 2 of 2 1 min 20 s left in all 2/10")
+    assert re.sub("[━╸╺ ]+", " ", screen.lines()[-1]).startswith("tune sweep 2 of 2 1 min 20 s left in the sweeps 2/10")
 
 
 def test_a_pulse_that_comes_after_the_end_of_its_sweep_brings_no_bar_back(clock, screen):

@@ -422,7 +422,7 @@ function update() {
   show("sweeps", job && job.sweeps.length > 1 ? [job.sweeps.map((one) => one.state), sweep.token] : null,
     () => sweeps(job, sweep));
   show("map", visible ?? null, () => map(visible));
-  show("rate", visible ? [visible.rate_history, visible.flops_per_second] : null, () => rates(visible));
+  show("rate", visible && (visible.flops_per_second || visible.state === "running") ? [visible.rate_history, visible.flops_per_second] : null, () => rates(visible));
   show("stages", job && sum(Object.values({ ...sweep?.stage_seconds, ...job.stage_seconds })) > 0
     ? [job.stage_seconds, sweep?.stage_seconds] : null,
     () => stages(job, sweep));

@@ -63,7 +63,7 @@ class _Search:
         """Return the remaining time of all sweeps at the mean rate so far, or "" if it is not known."""
         share = self.share(sweep)
         known = share >= _LEAST_SHARE and self.number <= self.count and not self.resumed
-        return f"{duration((now - self.begun) * (1 / share - 1))} left in all" if known else ""
+        return f"{duration((now - self.begun) * (1 / share - 1))} left in the sweeps" if known else ""
 
 
 class _Display:
