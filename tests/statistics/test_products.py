@@ -9,6 +9,7 @@ from bigkernel.data.fingerprint import fingerprint
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.statistics import products as statistics_of_products
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.products import ProductStatistic
 from bigkernel.streaming.folds import ColumnFolds, SomeFolds
@@ -28,9 +29,14 @@ def products(rows, *, residual=False, targets=None, vectors=V):
     return sweep(rows, statistic, client="serial").total
 
 
+@pytest.mark.parametrize("dtype", ["f8", "f4", "wide"])
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
 @pytest.mark.parametrize("numbers", [None, (2, 0)], ids=["nothing held out", "two of three folds"])
-def test_sums_are_those_of_the_dense_formulas(small_steps, numbers, weight):
+def test_sums_are_those_of_the_dense_formulas(small_steps, monkeypatch, numbers, weight, dtype):
+    if dtype == "wide":  # float32 blocks of so many columns that tiles are converted
+        monkeypatch.setattr(statistics_of_products, "_STRIP", (8, 8))
+        monkeypatch.setattr(statistics_of_products, "_TILE", (8, 5))
+    features = LandmarkMap(Gaussian(1.5), X[:M], np.dtype("f8" if dtype == "f8" else "f4"))
     fold = rng.integers(-2, 3, N)  # −2: no split uses a row, −1: all train on it
     rows, w = as_rows(X, Y, weight=weight, fold=fold), np.ones(N) if weight is None else weight
     folds = numbers and SomeFolds(ColumnFolds(3), numbers)
@@ -41,10 +47,10 @@ def test_sums_are_those_of_the_dense_formulas(small_steps, numbers, weight):
     given = rng.normal(size=(M, len(numbers or [0]), 2, 3))  # two penalties, three targets
 
     def swept(residual):
-        statistic = ProductStatistic(FEATURES, Targets(3), given.reshape(M, -1), "1", residual, folds)
+        statistic = ProductStatistic(features, Targets(3), given.reshape(M, -1), "1", residual, folds)
         return sweep(rows, statistic, client="serial").total
 
-    near = {"rtol": 1e-9, "atol": 1e-9}
+    near = {"rtol": 1e-9, "atol": 1e-9} if dtype == "f8" else {"rtol": 1e-5, "atol": 1e-4}
     products, sums = swept(False)["U"].reshape(given.shape), swept(True)
     for place in range(given.shape[1]):
         tested = w * groups[place] if numbers else np.zeros(N)
