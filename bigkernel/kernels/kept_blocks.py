@@ -42,18 +42,15 @@ class BlockStore:
 
     def keep(self, owner: str, rows: Hashable, block: Array, most_bytes: int) -> None:
         """Keep a copy of a block, if no more than `most_bytes` are then held; blocks of other owners give way."""
-        if block.nbytes > most_bytes:
-            return
-        copy = block.copy()
-        copy.setflags(write=False)
         with self._lock:
-            own = self._blocks.setdefault(owner, {})
-            room = most_bytes - sum(one.nbytes for blocks in self._blocks.values() for one in blocks.values())
-            for other in [name for name in self._blocks if name != owner]:
-                if room < copy.nbytes:
-                    room += sum(one.nbytes for one in self._blocks.pop(other).values())
-            if room >= copy.nbytes:
-                own[rows] = copy
+            sizes = {name: sum(one.nbytes for one in blocks.values()) for name, blocks in self._blocks.items()}
+            if sizes.get(owner, 0) + block.nbytes > most_bytes:
+                return
+            for other in [name for name in sizes if name != owner]:
+                if sum(sizes.values()) + block.nbytes > most_bytes:
+                    del self._blocks[other], sizes[other]
+            copy = self._blocks.setdefault(owner, {})[rows] = block.copy()
+            copy.setflags(write=False)
 
     def release(self, owner: str | None = None, *, but: str | None = None) -> None:
         """Forget the blocks of an owner, or of all owners but one."""
