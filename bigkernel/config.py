@@ -82,7 +82,7 @@ def settings(**overrides: int | None) -> Settings:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise ConfigError(f"bigkernel.{key}: expected an integer from {least} to {most}, found {value!r}")
     cache = values.get("block_cache")
-    if cache != "auto" and (isinstance(cache, bool) or not isinstance(cache, int) or cache < 0):
+    if cache != "auto" and (isinstance(cache, bool) or not isinstance(cache, int) or not 0 <= cache <= 2**50):
         raise ConfigError(f"bigkernel.block_cache: expected 'auto' or a number of bytes, found {cache!r}")
     if not isinstance(values.get("monitor"), bool):
         raise ConfigError(f"bigkernel.monitor: expected true or false, found {values.get('monitor')!r}")
