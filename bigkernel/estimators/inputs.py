@@ -59,7 +59,7 @@ from bigkernel.statistics.moments import Targets, require_weights
 from bigkernel.streaming.chunk import DTYPES, Chunk, is_plain
 from bigkernel.streaming.folds import Folds
 
-_MISSING_NAMES = {"", "None", "NA", "NaN", "nan", "<NA>", "?", "unknown", "unlabelled", "unlabeled"}
+_MISSING_NAMES = {"", "None", "NA", "NaN", "nan", "<NA>", "?", "-1.0", "missing", "unknown", "unlabelled", "unlabeled"}
 CLASS_WEIGHT: dict[str, list[object]] = {"class_weight": [dict, StrOptions({"balanced"}), None]}
 
 # -- rows --------------------------------------------------------------------------------------------------------------
