@@ -228,6 +228,13 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
             raise ConfigError("param_grid: expected only classifiers or only regressors, found both")
         self._scoring = chosen(self.scoring, classifier=classifier, by_values=everyone[0].wrapper is not None)
         self._check_refit()
+        if self._scoring.loss and any(getattr(one.last, "probability", False) for one in everyone):
+            warnings.warn(
+                "scoring: neg_log_loss is that of decision values cut to the range of probabilities, not of calibrated "
+                "ones, and may order candidates differently; compare the best few by cross_val_score of scikit-learn",
+                UserWarning,
+                stacklevel=4,
+            )
         return prepare(everyone, given, cv=self.cv, seed=int(self.random_state), scoring=self._scoring)
 
     def _check_settings(self) -> None:
