@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from bigkernel.data.corpus import Corpus
 
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}
-_LIKE_MISSING = {"na", "n/a", "null", "none", "?", "unknown", "unlabelled", "unlabeled"}  # in lower case
 _FORMATS = "\n".join(f"  {name:<8} {text}" for name, text in FORMATS.items())
 _EPILOG = f"""\b
 Formats (auto: by the first bytes, then by the name; text may be gzip):
@@ -144,8 +143,9 @@ def ingest(
 def _say_notes(made: Corpus, corpora: list[Corpus]) -> None:
     """Say what may be wrong with the labels and ids of a corpus and those split off it."""
     from bigkernel.data.ingest import MOST_IDS, id_like_feature, repeated_ids
+    from bigkernel.data.labels import looks_missing
 
-    for label in [label for label in made.info.classes if str(label).lower() in _LIKE_MISSING]:
+    for label in filter(looks_missing, made.info.classes):
         say(f"class {label!r} looks like a missing label; for rows without a label, write -1 or leave the cell empty")
     if "id" in made.columns:
         repeated, name = repeated_ids(corpora), made.info.id_column

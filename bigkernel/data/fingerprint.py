@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from bigkernel.data import zarr_arrays
+from bigkernel.streaming.plan import NOT_COMPARED
 
 _SHORT = 90  # longest text shown as it is
-NOT_COMPARED = {"identity": False}  # metadata of dataclass fields that do not change a number
 _MOST = 64  # most dataclasses of a tuple shown one by one
 
 

@@ -27,6 +27,15 @@ _MISSING = {-1, _UNLABELLED}
 _LARGEST_EXACT = 2**53
 
 
+_LIKE_MISSING = {"", "?", "-1.0", "<na>", "missing", "n/a", "na", "nan", "none", "null"}  # in lower case
+_LIKE_MISSING |= {"unknown", "unlabelled", "unlabeled"}
+
+
+def looks_missing(label: object) -> bool:
+    """Return whether a label is text that people, pandas or R write for a missing one."""
+    return isinstance(label, str) and label.lower() in _LIKE_MISSING
+
+
 @dataclass(frozen=True)
 class Labels:
     """The distinct labels in order without −1 (empty: `y` holds numbers), and how kept labels are stored."""

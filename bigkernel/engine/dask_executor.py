@@ -34,12 +34,13 @@ from bigkernel.engine.tasks import (
     run_subtree,
 )
 from bigkernel.engine.worker_watch import ASK_SECONDS, Watch, at_work
+from bigkernel.kernels.kept_blocks import BLOCKS
 from bigkernel.streaming.plan import Merge, Segment, leaf
 
 BATCH = 512  # most tasks in one message to the scheduler
 PULSES_PER_SECOND = 200  # of all workers together: each takes the scheduler about 0.2 ms
 REPLICATE_SECONDS = 30.0  # most seconds for landmarks to reach every worker before the first task
-HOME_SECONDS = 10.0  # most seconds to assign segments to workers
+HOME_SECONDS = 10.0  # most seconds to assign segments to workers, or to release their blocks
 TASK_SECONDS = 10.0  # most seconds of a task with several segments
 _FLOPS_PER_SECOND = 1e11
 _BYTES_PER_SECOND = 5e8  # bytes of rows, decoded
@@ -147,7 +148,7 @@ class _Tasks:
         owner, kept = self._work.spec.owner, self._task.kept_bytes
         if not owner or not kept:
             return [None] * len(subtrees)
-        homes = HOMES.setdefault(owner, {})
+        homes = _HOMES.setdefault(owner, {})
         new = [subtree for subtree in subtrees if subtree.segments[0].index not in homes]
         workers = [*self._client.scheduler_info(n_workers=-1)["workers"]] if new else []
         if workers:
@@ -267,7 +268,18 @@ class Home:
         return self.nbytes
 
 
-HOMES: dict[str, dict[int, Future]] = {}  # by owner of blocks and segment
+_HOMES: dict[str, dict[int, Future]] = {}  # by owner of blocks and segment
+
+
+def release_blocks(client: Client, owner: str) -> None:
+    """Release the blocks of an owner on all workers; those that do not answer do so before the next sweep."""
+    _HOMES.pop(owner, None)
+    with contextlib.suppress(Exception):
+        client.run(_release, owner, on_error="ignore", callback_timeout=HOME_SECONDS)
+
+
+def _release(owner: str) -> None:
+    BLOCKS.release(owner)
 
 
 def _unbind(keys: list[str], dask_scheduler: Scheduler | None = None) -> None:

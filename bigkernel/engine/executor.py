@@ -23,7 +23,7 @@ from bigkernel.engine.process import free_memory, resident
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.tasks import PULSE_SECONDS, Partial, SweepTask, merge, run_segment
 from bigkernel.events.job import Incident, Merged, Pulse, SegmentDone, emit
-from bigkernel.kernels.kept_blocks import BLOCKS, KeptMap
+from bigkernel.kernels.kept_blocks import BLOCKS, kept_map
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.plan import (
     Memory,
@@ -67,8 +67,8 @@ class SweepSpec:
     @property
     def owner(self) -> str:
         """Owner of the blocks that processes keep; empty if they keep none."""
-        features = getattr(self.statistic, "features", None)
-        return features.owner if isinstance(features, KeptMap) else ""
+        kept = kept_map(self.statistic)
+        return kept.owner if kept else ""
 
     def slots(self) -> tuple[int, int]:
         """Return the current number of workers, and of concurrent tasks on all of them."""
@@ -192,7 +192,7 @@ def local_memory(spec: SweepSpec) -> Memory:
     sharing = Sharing(tasks, 0, published=spec.location is not None, partials=partials)
     now = resident(trim=spec.plan.flops >= _LONG_FLOPS)
     planned, kept, held = spec.plan.worker_bytes(now.base(tasks), sharing), 0, 0
-    if isinstance(features := getattr(spec.statistic, "features", None), KeptMap):
+    if features := kept_map(spec.statistic):
         held = BLOCKS.held_bytes(features.owner)
         room = free_memory() + held - (planned - now.now) - features.reserved_bytes
         kept = spec.plan.kept_share(room, spec.config.block_cache)

@@ -20,7 +20,6 @@ from bigkernel.arrays import Array
 from bigkernel.data import zarr_arrays
 from bigkernel.data.atomic_write import require_free, token_of, writing
 from bigkernel.data.check import check_chunks
-from bigkernel.data.fingerprint import NOT_COMPARED
 from bigkernel.engine.context import forget
 from bigkernel.engine.rows import Rows, Source
 from bigkernel.engine.sweep import execution, sweep
@@ -29,7 +28,7 @@ from bigkernel.events.job import Incident, emit
 from bigkernel.statistics.moments import add
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.plan import Accumulator, Footprint
+from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
 FORMAT = 2
 WHAT = "predict"  # the name of the sweep that writes them

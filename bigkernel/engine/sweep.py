@@ -31,7 +31,7 @@ import bigkernel
 from bigkernel.config import Settings, settings
 from bigkernel.data.fingerprint import described, fingerprint
 from bigkernel.data.run_directory import Run, detach
-from bigkernel.engine.dask_executor import HOME_SECONDS, HOMES, run_on_cluster
+from bigkernel.engine.dask_executor import release_blocks, run_on_cluster
 from bigkernel.engine.executor import RunLocation, RunningSweep, SweepSpec, local_memory, run_locally, schedule
 from bigkernel.engine.preflight import check_cluster, require_disk
 from bigkernel.engine.process import blas_threads, processors
@@ -40,7 +40,7 @@ from bigkernel.engine.tasks import SweepTask, merge_seconds
 from bigkernel.errors import ConfigError, StalledError
 from bigkernel.events.job import Incident, Scope, SweepEnded, SweepStarted, emit, ending, job
 from bigkernel.events.sinks import send_to_scheduler, show_run, write_journal
-from bigkernel.kernels.kept_blocks import BLOCKS, KeptMap
+from bigkernel.kernels.kept_blocks import BLOCKS, KeptMap, kept_map
 from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.chunk import map_costs
@@ -208,14 +208,8 @@ def keeping_blocks(features: BlockMap, rows: Rows, *, reserved_bytes: int = 0) -
         yield kept
     finally:
         BLOCKS.release(kept.owner)
-        HOMES.pop(kept.owner, None)
         if isinstance(client := choose_executor(rows), Client):
-            with suppress(Exception):  # workers that are lost, or do not answer, release them before the next sweep
-                client.run(_release, kept.owner, on_error="ignore", callback_timeout=HOME_SECONDS)
-
-
-def _release(owner: str) -> None:
-    BLOCKS.release(owner)
+            release_blocks(client, kept.owner)
 
 
 def run_sweep(spec: SweepSpec) -> Swept:
@@ -237,7 +231,7 @@ def run_sweep(spec: SweepSpec) -> Swept:
             else check_cluster(spec.client, spec.rows, spec.plan, spec.config, task.run, spec.owner)
         )
         task = replace(task, kept_bytes=memory.kept)
-        steps = without_held(spec, memory.held)
+        steps = _without_held(spec, memory.held)
         scope.sweep = token = uuid.uuid4().hex[:12]
         start = time.perf_counter()
         finished, damaged = usable_nodes(task.run, spec.plan) if task.run else ({}, {})
@@ -268,12 +262,13 @@ def run_sweep(spec: SweepSpec) -> Swept:
     )
 
 
-def without_held(spec: SweepSpec, held_bytes: int) -> Plan:
+def _without_held(spec: SweepSpec, held_bytes: int) -> Plan:
     """Return the plan of a sweep without the flops of blocks that processes hold already."""
-    steps, features = spec.plan, getattr(spec.statistic, "features", None)
-    share = min(1.0, held_bytes / max(1, steps.kept_bytes))
-    saved = features.cost.flops_per_row * steps.n_rows if isinstance(features, KeptMap) else 0.0
-    return replace(steps, flops=steps.flops - share * saved)
+    steps, features = spec.plan, kept_map(spec.statistic)
+    if features is None or not steps.kept_bytes:
+        return steps
+    share = min(1.0, held_bytes / steps.kept_bytes)
+    return replace(steps, flops=steps.flops - share * features.cost.flops_per_row * steps.n_rows)
 
 
 def _compute(work: RunningSweep) -> tuple[Accumulator, Receipt]:
@@ -332,11 +327,11 @@ def plan_sweep(rows: Rows, statistic: Statistic, config: Settings | None = None)
         decoded = math.prod(rows.x.array.chunks) * rows.x.dtype.itemsize
         stored_share = float(min(1.0, rows.x.digests.sizes.max() / max(1, decoded)))
     copied = steps.chunk_bytes if rows.in_memory and rows.bad_rows == "skip" else 0  # if bad rows are masked
-    features = getattr(statistic, "features", None)
+    features = kept_map(statistic)
     return replace(
         steps,
         work_bytes=steps.work_bytes + copied,
-        kept_bytes=features.row_bytes * len(rows) if isinstance(features, KeptMap) else 0,
+        kept_bytes=features.row_bytes * len(rows) if features else 0,
         in_memory=isinstance(rows.x, NumpySource),
         stored_share=stored_share,
     )

@@ -39,7 +39,7 @@ from sklearn.utils.validation import (
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus, require_feature_names
-from bigkernel.data.labels import is_missing
+from bigkernel.data.labels import is_missing, looks_missing
 from bigkernel.engine.rows import (
     ClassWeightSource,
     Rows,
@@ -59,7 +59,6 @@ from bigkernel.statistics.moments import Targets, require_weights
 from bigkernel.streaming.chunk import DTYPES, Chunk, is_plain
 from bigkernel.streaming.folds import Folds
 
-_MISSING_NAMES = {"", "None", "NA", "NaN", "nan", "<NA>", "?", "-1.0", "missing", "unknown", "unlabelled", "unlabeled"}
 CLASS_WEIGHT: dict[str, list[object]] = {"class_weight": [dict, StrOptions({"balanced"}), None]}
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -348,7 +347,7 @@ def find_classes(estimator: BaseEstimator, rows: Rows, y: ColumnLike, classes: C
 
 def warn_of_names(labels: Array, estimator: BaseEstimator, stacklevel: int = 7) -> None:
     """Warn of text among the labels (k,) that Python, pandas or an empty field of a file give for a missing one."""
-    for name in sorted(_MISSING_NAMES.intersection(labels.tolist())):
+    for name in sorted({*filter(looks_missing, labels.tolist())}):
         cure = f"pass np.where(y == {name!r}, '-1', y)" if estimator._semi_supervised else "leave these rows out"
         warnings.warn(
             f"y: the class {name!r} looks like a missing label; if it marks rows without a label, {cure}",

@@ -29,6 +29,7 @@ from bigkernel.estimators.precision import whitened
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.kept_blocks import KeptMap, SolverMap
+from bigkernel.solvers.conjugate_gradients import driver_bytes
 from bigkernel.solvers.logistic import Bound, Point, descend
 from bigkernel.solvers.penalty_grid import SolveSettings
 from bigkernel.solvers.ridge import factorize
@@ -134,7 +135,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
     def fit(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> IterativeFit:
         basis, whitening, diagnostics = whitened(self.whiten, basis, choose=columns.dtype == "auto")
         diagnostics.warn()
-        with keeping_blocks(basis.features(), data.rows, reserved_bytes=4 * 8 * basis.width**2) as features:
+        with keeping_blocks(basis.features(), data.rows, reserved_bytes=driver_bytes(basis.width, None)) as features:
             return self._fit_by_sweeps(data, basis, whitening, features)
 
     def _fit_by_sweeps(self, data: Training, basis: Columns, whitening: Whitening, features: KeptMap) -> IterativeFit:

@@ -41,6 +41,7 @@ from bigkernel.kernels.landmarks import MedianGaussian
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers.adaptation import Aligned
 from bigkernel.solvers.anchor_graph import SourceTargetStatistic
+from bigkernel.solvers.conjugate_gradients import driver_bytes
 from bigkernel.solvers.pseudo_labels import Decision, JointPseudoLabels, LabelQuery, PseudoLabels, SourceTarget
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
@@ -216,7 +217,7 @@ def self_train(
         solved.diagnostics.errors = None
     fit, sides = finish(method, solved, report, skipped_rows), data.sides
     rounds, basis = SelfTraining(method, solved, method.n_rounds), of_kernel(fit.basis)
-    with keeping_blocks(basis.features(), data.rows) as kept:
+    with keeping_blocks(basis.features(), data.rows, reserved_bytes=driver_bytes(basis.width, None)) as kept:
         features = replace(kept, shift=basis.centred().shift)
         while not rounds.ended:
             statistic = JointPseudoLabels(features, (rounds.query(features, sides),))

@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike
 
 from bigkernel.arrays import Array, DType
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.streaming.plan import NOT_COMPARED
 
 _FAR = 1e3  # factor that γ keeps from the ends of the range of a dtype, where rows are not scaled
 _TERM_ROWS = 128  # rows of a block for which the terms of a composite kernel are computed in turn
@@ -181,7 +182,7 @@ class Bound:
     """
 
     # turns a strip of the argument into kernel values, in place; a method of the kernel, which is compared itself
-    value: Callable[[Array], None] = field(metadata={"identity": False})  # `data.fingerprint.NOT_COMPARED`
+    value: Callable[[Array], None] = field(metadata=NOT_COMPARED)
     weights: Array  # (columns, m): right factor of the product; (d, 0) for kernels that need no product
     n_features: int
     gamma: float = 1.0  # in the dtype of the blocks

@@ -19,8 +19,7 @@ from bigkernel.arrays import Array, DType
 from bigkernel.kernels.feature_maps import SingleMap
 from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.streaming.chunk import Chunk, MapCost
-
-_NOT_COMPARED = {"identity": False}  # see `data.fingerprint.NOT_COMPARED`
+from bigkernel.streaming.plan import NOT_COMPARED
 
 
 class BlockStore:
@@ -29,12 +28,12 @@ class BlockStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._blocks: dict[str, dict[Hashable, Array]] = {}
+        self._bytes: dict[str, int] = {}
 
     def held_bytes(self, owner: str | None = None) -> int:
         """Return the bytes of all blocks, or of those of one owner."""
         with self._lock:
-            owners = [blocks for name, blocks in self._blocks.items() if owner in (None, name)]
-            return sum(block.nbytes for blocks in owners for block in blocks.values())
+            return sum(self._bytes.values()) if owner is None else self._bytes.get(owner, 0)
 
     def find(self, owner: str, rows: Hashable) -> Array | None:
         """Return a block (b, p), read-only, or None if it is not kept."""
@@ -43,20 +42,21 @@ class BlockStore:
     def keep(self, owner: str, rows: Hashable, block: Array, most_bytes: int) -> None:
         """Keep a copy of a block, if no more than `most_bytes` are then held; blocks of other owners give way."""
         with self._lock:
-            sizes = {name: sum(one.nbytes for one in blocks.values()) for name, blocks in self._blocks.items()}
-            if sizes.get(owner, 0) + block.nbytes > most_bytes:
+            own = self._bytes.get(owner, 0) + block.nbytes
+            if own > most_bytes or rows in self._blocks.get(owner, {}):
                 return
-            for other in [name for name in sizes if name != owner]:
-                if sum(sizes.values()) + block.nbytes > most_bytes:
-                    del self._blocks[other], sizes[other]
+            for other in [name for name in self._bytes if name != owner]:
+                if own + sum(held for name, held in self._bytes.items() if name != owner) > most_bytes:
+                    del self._blocks[other], self._bytes[other]
             copy = self._blocks.setdefault(owner, {})[rows] = block.copy()
             copy.setflags(write=False)
+            self._bytes[owner] = own
 
     def release(self, owner: str | None = None, *, but: str | None = None) -> None:
         """Forget the blocks of an owner, or of all owners but one."""
         with self._lock:
             for name in [name for name in self._blocks if (name == owner if owner else name != but)]:
-                del self._blocks[name]
+                del self._blocks[name], self._bytes[name]
 
 
 BLOCKS = BlockStore()
@@ -74,8 +74,8 @@ class KeptMap(SingleMap):
 
     features: BlockMap  # without a shift
     shift: Array | None = None  # (p,)
-    owner: str = field(default_factory=lambda: uuid.uuid4().hex, metadata=_NOT_COMPARED)
-    reserved_bytes: int = field(default=0, metadata=_NOT_COMPARED)
+    owner: str = field(default_factory=lambda: uuid.uuid4().hex, metadata=NOT_COMPARED)
+    reserved_bytes: int = field(default=0, metadata=NOT_COMPARED)
 
     @property
     def width(self) -> int:
@@ -118,6 +118,12 @@ class KeptMap(SingleMap):
 
 SolverMap = BlockMap | KeptMap
 """The maps of solvers that sweep the rows several times."""
+
+
+def kept_map(statistic: object) -> KeptMap | None:
+    """Return the map of a statistic whose blocks are kept, or None."""
+    features = getattr(statistic, "features", None)
+    return features if isinstance(features, KeptMap) else None
 
 
 def _bounds(block: slice | Array) -> tuple[int, int] | tuple[str]:

@@ -23,7 +23,7 @@ from bigkernel.kernels.blas import add_upper, mirror, syrk
 from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
-from bigkernel.streaming.plan import Accumulator, Footprint
+from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
 GRAM_ROWS = 8192  # most rows whose Gram matrix is summed in the dtype of the blocks, then added to the float64 total
 SUMS = ("rows", "n", "G", "C", "s", "t", "q")
@@ -226,9 +226,8 @@ class RoundingProbe:
     Shapes: K blocks of the same rows.
     """
 
-    # v, (K, p, k) float64; excluded from the identity of a run, because other processors round them differently; see
-    # `data.fingerprint.NOT_COMPARED`
-    vectors: Array = field(metadata={"identity": False})
+    # v, (K, p, k) float64; excluded from the identity of a run, because other processors round them differently
+    vectors: Array = field(metadata=NOT_COMPARED)
     every: int = 1  # one window of rows in `every` is probed
 
     def includes(self, start: int, window: int) -> bool:

@@ -26,11 +26,10 @@ from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights
 from bigkernel.statistics.predictor import log_softmax
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds, hash_ids
-from bigkernel.streaming.plan import Accumulator, Footprint
+from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
 _STRIP = (64, 8192)  # rows that are converted to float64 at once, if they have at most so many columns
 _TILE = (128, 512)  # rows and columns of wider blocks that are converted at once and stay in cache
-_NOT_COMPARED = {"identity": False}  # other processors round them differently; see `data.fingerprint.NOT_COMPARED`
 _NAMES = ("row", "weight", "leverage", "fold")
 
 
@@ -58,7 +57,7 @@ class ProductStatistic(Sums):
 
     features: SolverMap
     targets: Targets
-    vectors: Array = field(metadata=_NOT_COMPARED)
+    vectors: Array = field(metadata=NOT_COMPARED)  # other processors round them differently
     step: str
     residual: bool = False
     folds: Folds | None = None
@@ -183,8 +182,8 @@ class SoftmaxStatistic(Sums):
 
     features: SolverMap  # a single map of width p
     targets: Targets  # the classes
-    coef: Array = field(metadata=_NOT_COMPARED)  # V (p, c) float64
-    intercept: Array = field(metadata=_NOT_COMPARED)  # b (c,) float64
+    coef: Array = field(metadata=NOT_COMPARED)  # V (p, c) float64
+    intercept: Array = field(metadata=NOT_COMPARED)  # b (c,) float64
     step: str  # description of the step, which identifies the sweep in a run
 
     def zero(self) -> Accumulator:
@@ -209,10 +208,10 @@ class SoftmaxStatistic(Sums):
                 for strip, rows in _strips(chunk, phi):
                     logarithms = log_softmax(products(chunk, rows, self.coef) + self.intercept)
                     total["loss"] -= weight[strip] @ (truth[strip] * logarithms).sum(axis=1)
-                    error = weight[strip, None] * (truth[strip] - np.exp(logarithms))
+                    error = np.ascontiguousarray((weight[strip, None] * (truth[strip] - np.exp(logarithms))).T)
                     for columns, wide in _tiles(chunk, rows):
-                        sums[:, columns] += np.ascontiguousarray(error.T) @ wide
-                    total["e"] += error.sum(axis=0)
+                        sums[:, columns] += error @ wide
+                    total["e"] += error.sum(axis=1)
                 total["U"] += sums.T
 
 
@@ -234,7 +233,7 @@ class LeverageSample:
 
     features: SolverMap
     targets: Targets
-    projection: Array = field(metadata=_NOT_COMPARED)
+    projection: Array = field(metadata=NOT_COMPARED)
     size: int
     step: str
     folds: Folds | None = None

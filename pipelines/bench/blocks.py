@@ -6,9 +6,9 @@ Each fit has a process of its own, whose peak nothing else has raised. Rounds al
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing import get_context
 from statistics import median
+from typing import Any
 
 import dask
 
@@ -18,64 +18,41 @@ from bigkernel.engine.process import peak_bytes
 from pipelines.shared.timed_sweeps import SIGMA, table
 
 SHARES = (0.0, 0.1, 0.5, 1.0)
-METHODS = {
-    "cg": KernelRidgeClassifier(Gaussian(SIGMA), alpha=0.1, solver="cg"),
-    "logistic": KernelLogisticClassifier(Gaussian(SIGMA), alpha=0.1),
-}
+GIVEN: dict[str, Any] = {"kernel": Gaussian(SIGMA), "alpha": 0.1, "random_state": 0}
+METHODS = {"cg": KernelRidgeClassifier(solver="cg", **GIVEN), "logistic": KernelLogisticClassifier(**GIVEN)}
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A fit with a share of the blocks in memory: seconds, sweeps, and the announced and measured peak in bytes."""
-
-    share: float
-    seconds: float
-    sweeps: int
-    planned_bytes: int
-    peak_bytes: int
-
-
-def measure(
-    corpus: Corpus, method: str, landmarks: int, *, repeats: int, update: Callable[[int, int], object]
-) -> list[Fit]:
-    """Fit with every share of the blocks, in alternated rounds; return medians."""
-    fits: dict[float, list[Fit]] = {share: [] for share in SHARES}
+def measure(corpus: Corpus, method: str, m: int, repeats: int, update: Callable[[int, int], object]) -> Any:
+    """Return the figures of a fit with every share of the blocks, with the medians of the seconds."""
+    fits: dict[float, list[dict[str, float]]] = {share: [] for share in SHARES}
     for number in range(repeats * len(SHARES)):
         share = SHARES[number % len(SHARES)]
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-            fits[share].append(process.submit(_fit, corpus.path, method, landmarks, share).result())
+            fits[share].append(process.submit(_fit, corpus.path, method, m, share).result())
         update(number + 1, repeats * len(SHARES))
     return [
-        Fit(share, median(one.seconds for one in some), some[0].sweeps, some[0].planned_bytes, some[0].peak_bytes)
-        for share, some in fits.items()
+        {**some[0], "share": share, "seconds": median(one["seconds"] for one in some)} for share, some in fits.items()
     ]
 
 
-def _fit(path: str, method: str, landmarks: int, share: float) -> Fit:
-    corpus = open_corpus(path)
-    kept = round(share * 4 * len(corpus) * landmarks)
-    model = METHODS[method].set_params(n_landmarks=landmarks, random_state=0)
-    rows = UnitNormalizer().fit(corpus).transform(corpus)
-    with dask.config.set({"bigkernel.block-cache": kept}), executing("threads"):
+def _fit(path: str, method: str, m: int, share: float) -> dict[str, float]:
+    rows, model = UnitNormalizer().fit_transform(open_corpus(path)), METHODS[method].set_params(n_landmarks=m)
+    with dask.config.set({"bigkernel.block-cache": round(share * 4 * len(rows) * m)}), executing("threads"):
         start = time.perf_counter()
         report = model.fit(rows).fit_report()["sweep"]
-        seconds = time.perf_counter() - start
-    return Fit(share, seconds, report["sweeps"], report["planned_bytes"], peak_bytes())
+    seconds = time.perf_counter() - start
+    return {
+        **{name: report[name] for name in ("sweeps", "planned_bytes")},
+        "peak_bytes": peak_bytes(),
+        "seconds": seconds,
+    }
 
 
-def show(fits: list[Fit], title: str) -> None:
+def show(fits: Any, title: str) -> None:
     """Print the table."""
-    table(
-        title,
-        ["blocks kept", "seconds", "to none", "sweeps", "planned MB", "peak MB"],
-        [
-            [
-                f"{one.share:.0%}",
-                f"{one.seconds:.1f}",
-                f"{fits[0].seconds / one.seconds:.2f}×",
-                str(one.sweeps),
-                *(f"{size / 1e6:,.0f}" for size in (one.planned_bytes, one.peak_bytes)),
-            ]
-            for one in fits
-        ],
-    )
+    columns = ["blocks kept", "seconds", "to none", "sweeps", "planned MB", "peak MB"]
+    texts = [
+        (f"{one['share']:.0%}", f"{one['seconds']:.1f}", f"{fits[0]['seconds'] / one['seconds']:.2f}×") for one in fits
+    ]
+    figures = [(str(one["sweeps"]), *(f"{one[n] / 1e6:,.0f}" for n in ("planned_bytes", "peak_bytes"))) for one in fits]
+    table(title, columns, [[*text, *figure] for text, figure in zip(texts, figures, strict=True)])

@@ -198,12 +198,8 @@ def defaults(data: Path, out: Path, as_json: bool) -> None:
         for line in bench_defaults.lines(data):
             scored.append(line)
             update(len(scored), total)
-    if as_json:
-        click.echo(json.dumps([asdict(line) for line in scored]))
-    else:
-        table(
-            "held-out scores of default settings", bench_defaults.COLUMNS, [bench_defaults.row(one) for one in scored]
-        )
+    rows = [asdict(one) if as_json else bench_defaults.row(one) for one in scored]
+    tell(rows, as_json, functools.partial(table, "held-out scores of default settings", bench_defaults.COLUMNS))
 
 
 @bench.command(short_help="Compare with scikit-learn and Dask arrays.")
@@ -330,9 +326,8 @@ def blocks(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, meth
 
     corpus = digits_corpus(out, data, rows, quiet=as_json)
     with bar("fits", enabled=not as_json, unit="fits") as update:
-        fits = bench_blocks.measure(corpus, method, landmarks, repeats=repeats, update=update)
-    title = f"{method}, {rows:,} × {FEATURES}, m = {landmarks:,}"
-    tell([asdict(one) for one in fits] if as_json else fits, as_json, bench_blocks.show, title)
+        fits = bench_blocks.measure(corpus, method, landmarks, repeats, update)
+    tell(fits, as_json, bench_blocks.show, f"{method}, {rows:,} × {FEATURES}, m = {landmarks:,}")
 
 
 @bench.command(short_help="Compare a pilot's estimate with fits.")

@@ -11,17 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.datasets import (
-    load_breast_cancer,
-    load_diabetes,
-    load_digits,
-    load_wine,
-    make_classification,
-    make_friedman1,
-    make_friedman2,
-    make_friedman3,
-    make_moons,
-)
+from sklearn import datasets
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.kernel_ridge import KernelRidge as PlainKernelRidge
 from sklearn.model_selection import KFold, StratifiedKFold, cross_val_score
@@ -60,16 +50,16 @@ class Line:
 
 def tables(data: Path) -> dict[str, tuple[Array, Array]]:
     """Return rows (n, d) and targets (n,) by name; targets are integers where they are classes."""
-    unequal = make_classification(1500, 20, n_informative=8, n_classes=3, weights=[0.8, 0.15], random_state=0)
+    unequal = datasets.make_classification(1500, 20, n_informative=8, n_classes=3, weights=[0.8, 0.15], random_state=0)
     found = {
-        "diabetes": load_diabetes(return_X_y=True, scaled=False),
-        "friedman1": make_friedman1(1500, noise=1.0, random_state=0),
-        "friedman2": make_friedman2(1500, noise=50.0, random_state=0),
-        "friedman3": make_friedman3(1500, noise=0.1, random_state=0),
-        "breast cancer": load_breast_cancer(return_X_y=True),
-        "wine cultivars": load_wine(return_X_y=True),
-        "digits": load_digits(return_X_y=True),
-        "moons": make_moons(1500, noise=0.25, random_state=0),
+        "diabetes": datasets.load_diabetes(return_X_y=True, scaled=False),
+        "friedman1": datasets.make_friedman1(1500, noise=1.0, random_state=0),
+        "friedman2": datasets.make_friedman2(1500, noise=50.0, random_state=0),
+        "friedman3": datasets.make_friedman3(1500, noise=0.1, random_state=0),
+        "breast cancer": datasets.load_breast_cancer(return_X_y=True),
+        "wine cultivars": datasets.load_wine(return_X_y=True),
+        "digits": datasets.load_digits(return_X_y=True),
+        "moons": datasets.make_moons(1500, noise=0.25, random_state=0),
         "unequal classes": unequal,
     }
     wine = data / "winequality-white.csv"
