@@ -40,16 +40,25 @@ class KernelTrial(Trial):
     ----------
     members : the candidates, which share the basis of the next sweep; `basis` is that of the solutions
     fits : function that returns whether a worker has the memory for a sweep of them
+    competes : function that returns whether one of the solved candidates may be the best
     """
 
     members: list[Candidate]
     fits: Callable[[list[Candidate]], bool]
+    competes: Callable[[list[FoldSolutions]], bool]
     solved: list[FoldSolutions] = field(default_factory=list)
 
     def refine(self) -> bool:
-        """Take the next precision where predictions would be off and memory allows it."""
+        """Take the next precision where predictions would be off, a candidate may be the best, and memory allows it."""
         before = self.basis
         if not super().refine():
+            return False
+        if not self.unresolved and not self.competes(self.solved):
+            self.basis = before
+            self.notes.pop()
+            emit(Note(f"{self.reason}, but no candidate of this kernel can be the best"))
+            for fold in self.solved:
+                fold.tested = [replace(one, allowed=float("inf")) for one in fold.tested]
             return False
         finer, self.basis = self.basis, before
         self._share(finer)
@@ -78,11 +87,17 @@ class KernelTrial(Trial):
 
 @dataclass(eq=False)
 class Work:
-    """The sweeps that evaluate candidates of the same rows, in order, on these partitions of the folds."""
+    """The sweeps that evaluate candidates of the same rows, in order, on these partitions of the folds.
+
+    `best` is the largest score so far of a candidate that is precise enough, by label; less its standard error if
+    `one_standard_error`.
+    """
 
     data: SearchData
     partitions: list[Partition]
     sweeps: list[GridSweep]
+    one_standard_error: bool = False
+    best: dict[str, float] = field(default_factory=dict)
 
     def run(self, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
         """Evaluate every candidate on every split; moments of kernels that fit in memory are kept for the refit."""
@@ -98,6 +113,16 @@ class Work:
             except PlanTooLargeError:
                 return False
             return True
+
+        # squared errors on all splits are known before the candidates are tested otherwise
+        known = scoring.of_squares and not one.rounds and [partition] == self.partitions
+
+        def competes(solved: list[FoldSolutions]) -> bool:
+            return not known or any(
+                not np.mean([scoring.most(label, each) for each in figures]) < self.best.get(label, -np.inf)
+                for figures in _by_candidate(solved)
+                for label in scoring.names
+            )
 
         groups: dict[object, list[tuple[GridSweep, list[KernelTrial]]]] = {}
 
@@ -119,6 +144,8 @@ class Work:
                     _note_refinement(some, len(one.members))
                 for trial, solved in zip(some, together.solve(self.data, partition, scoring), strict=True):
                     trial.note(solved, probed=one.keeps_moments and one.lead.method.probed)
+                    for figures in _by_candidate(solved) if known else ():
+                        self._note_best(figures, scoring)
 
         trials = [
             KernelTrial(
@@ -126,6 +153,7 @@ class Work:
                 choose=all(candidate.columns.dtype == "auto" for candidate in members),
                 members=members,
                 fits=fits,
+                competes=competes,
             )
             for members in one.members
         ]
@@ -133,6 +161,15 @@ class Work:
             for together, some in group(done):
                 solved = together.finish(self.data, partition, [trial.solved for trial in some])
                 yield from self._test(together, partition, solved, scoring)
+
+    def _note_best(self, figures: tuple[Tested, ...], scoring: Scoring) -> None:
+        """Note the scores of a candidate, by split, if they are precise enough."""
+        if any(each.is_off for each in figures):
+            return
+        for label in scoring.names:
+            scores = np.array([scoring.of(label, each) for each in figures])
+            error = scores.std(ddof=1) / len(scores) ** 0.5 if self.one_standard_error and len(scores) > 1 else 0.0
+            self.best[label] = max(self.best.get(label, -np.inf), float(scores.mean() - error))
 
     def _test(
         self, one: GridSweep, partition: Partition, solved: list[list[FoldSolutions]], scoring: Scoring
@@ -173,6 +210,11 @@ class Work:
             )
         else:
             candidate.last.adopt(data, candidate.basis, problem)
+
+
+def _by_candidate(solved: list[FoldSolutions]) -> Iterator[tuple[Tested, ...]]:
+    """Yield the figures of each candidate of a kernel, by fold."""
+    return zip(*(fold.tested for fold in solved), strict=True)
 
 
 def _note_refinement(trials: list[KernelTrial], count: int) -> None:

@@ -7,7 +7,7 @@ matrix and log-loss too, which need predictions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -135,6 +135,8 @@ SCORES: dict[str, Callable[[Tested], float]] = {
 }
 OF_CLASSES = ("accuracy", "balanced_accuracy", "neg_log_loss")
 OF_SUMS = tuple(name for name in SCORES if name not in OF_CLASSES)
+_OF_SQUARES = ("neg_mean_squared_error", "neg_root_mean_squared_error", "r2")
+_MARGIN = 3.0  # errors of predictions are estimated to about this factor
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,6 +175,18 @@ class Scoring:
     def of(self, label: str, tested: Tested) -> float:
         """Return the score of a candidate on a fold."""
         return tested.scored[label] if label in self.scorers else SCORES[self.names[label]](tested)
+
+    @property
+    def of_squares(self) -> bool:
+        """Whether all scores are functions of squared errors."""
+        return not self.scorers and set(self.names.values()) <= {*_OF_SQUARES}
+
+    def most(self, label: str, tested: Tested) -> float:
+        """Return the largest score of squared errors that a candidate may have on a fold with exact sums."""
+        residual = np.sqrt(tested.sse)
+        # ‖f‖ is about ‖y‖, or about ‖y − f‖ where f is far off
+        error = _MARGIN * tested.error * np.maximum(np.sqrt(tested.q), residual)
+        return self.of(label, replace(tested, sse=np.maximum(residual - error, 0) ** 2))
 
 
 def chosen(scoring: object, *, classifier: bool, by_values: bool = False) -> Scoring:

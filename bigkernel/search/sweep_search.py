@@ -166,7 +166,8 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         The columns and ranks of GridSearchCV; `sem_test_…`, standard errors over splits; and `prediction_error`, the
         estimated distance of a candidate's predictions from least squares in float64, relative to their norm
         (`solvers.ridge`, `solvers.accuracy`; NaN: unknown). Kernels with an error above a thousandth are swept again in
-        the next precision; remaining errors raise an `AccuracyWarning`. For conjugate gradients it is the error that
+        the next precision, by squared errors only those that may be the best; errors that remain for these raise an
+        `AccuracyWarning`. For conjugate gradients it is the error that
         `tol` leaves, and `converged` tells which candidates reached `tol` on all splits; the others rank behind them
         and are chosen only if none did.
     edges_ : list of Edge
@@ -303,7 +304,7 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         tested: dict[tuple[int, int], Tested] = {}
         seconds: dict[int, float] = {}
         for one in prepared:
-            begun = time.perf_counter()
+            begun, one.work.one_standard_error = time.perf_counter(), self.one_standard_error
             for candidate, split, figures in one.work.run(self._scoring):
                 tested[candidate.index, split] = figures
             share = (time.perf_counter() - begun) / len(one.members)
