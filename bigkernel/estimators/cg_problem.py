@@ -60,7 +60,10 @@ class StoppingRule:
 
 
 class Core:
-    """K_mm in float64, which keeps it positive; kept up to `CORE_BYTES`, else recomputed each time."""
+    """K_mm in float64, which keeps it positive; kept up to `CORE_BYTES`, else recomputed each time.
+
+    Of a kept matrix only the upper triangle is computed.
+    """
 
     def __init__(self, basis: Basis) -> None:
         self._basis, self.width = basis, int(basis.width)
@@ -69,12 +72,16 @@ class Core:
 
     def strips(self) -> Iterator[tuple[Index, Array]]:
         """Yield some rows at a time, (b, m)."""
+        keeps = 8 * self.width**2 <= CORE_BYTES
         for number, start in enumerate(range(0, self.width, STRIP_ROWS)):
             rows = slice(start, min(start + STRIP_ROWS, self.width))
-            strip = self._kept[number] if number < len(self._kept) else self._basis.core_rows(rows)
-            if number == len(self._kept) and 8 * self.width**2 <= CORE_BYTES:
-                self._kept.append(strip)
-            yield rows, strip
+            if not keeps:
+                yield rows, self._basis.core_rows(rows)
+                continue
+            if number == len(self._kept):
+                left = [strip[:, rows].T for strip in self._kept]
+                self._kept.append(np.hstack([*left, self._basis.core_rows(rows, slice(start, None))]))
+            yield rows, self._kept[number]
 
     def times(self, vectors: Array) -> Array:
         """Compute K_mm v, (m, columns)."""

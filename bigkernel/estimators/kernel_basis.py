@@ -119,9 +119,9 @@ class LandmarkBasis:
         """Compute K_mm."""
         return self.kernel(self.landmarks)
 
-    def core_rows(self, rows: Index) -> Array:
-        """Compute some rows of K_mm, (b, m)."""
-        return self.kernel(self.landmarks[rows], self.landmarks)
+    def core_rows(self, rows: Index, columns: Index = slice(None)) -> Array:
+        """Compute some rows of K_mm, or of some of its columns, (b, m)."""
+        return self.kernel(self.landmarks[rows], self.landmarks[columns])
 
     def whitening(self, *, warn: bool = True, diagnostics: SolveDiagnostics | None = None) -> Whitening:
         """Compute the whitening of the core."""
@@ -208,11 +208,11 @@ class FourierBasis:
         """Return the identity: random features are white."""
         return np.eye(self.width)
 
-    def core_rows(self, rows: Index) -> Array:
-        """Return some rows of the identity, (b, m)."""
+    def core_rows(self, rows: Index, columns: Index = slice(None)) -> Array:
+        """Return some rows of the identity, or of some of its columns, (b, m)."""
         assert isinstance(rows, slice)
         start, stop, _ = rows.indices(self.width)
-        return np.eye(stop - start, self.width, start)
+        return np.eye(stop - start, self.width, start)[:, columns]
 
     def core_diagonal(self) -> Array:
         """Return ones."""

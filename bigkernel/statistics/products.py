@@ -136,7 +136,7 @@ class ProductStatistic(Sums):
 def products(chunk: Chunk, phi: Array, vectors: Array) -> Array:
     """Multiply rows (b, p) with vectors (p, c) in float64."""
     values: Array = np.zeros((len(phi), vectors.shape[1]))
-    for strip, rows in _strips(chunk, phi):
+    for strip, rows in _strips(chunk, phi) if vectors.any() else ():
         for columns, wide in _tiles(chunk, rows):
             values[strip] += wide @ vectors[columns]
     return values
