@@ -22,6 +22,7 @@ from bigkernel.engine.process import give_back, peak_bytes, worker_name
 from bigkernel.engine.rows import NumpySource, Rows, Source
 from bigkernel.errors import DataError
 from bigkernel.events.job import TOPIC, Pulse
+from bigkernel.kernels.kept_blocks import BLOCKS
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.chunk import Workspace
 from bigkernel.streaming.plan import Accumulator, Merge, Receipt, Segment, ancestors_of, leaf
@@ -118,6 +119,7 @@ def _accumulate(
         elapsed=time.perf_counter() - started,
         bytes_read=int((segment.stop - segment.start) * rows.row_bytes),
         peak_bytes=peak_bytes(),
+        kept_bytes=BLOCKS.held_bytes(),
         retries=reasons,
         skipped=work.skipped,
         starts=starts,

@@ -51,6 +51,7 @@ class Share:
     segments: int = 0
     rows: int = 0
     peak_bytes: int = 0
+    kept_bytes: int = 0
     lost: bool = False
 
 
@@ -160,7 +161,7 @@ class Progress:
         share = self.workers.setdefault(receipt.worker, Share())
         share.segments += 1
         share.rows += rows
-        share.peak_bytes = max(share.peak_bytes, receipt.peak_bytes)
+        share.peak_bytes, share.kept_bytes = max(share.peak_bytes, receipt.peak_bytes), receipt.kept_bytes
         self._costs.append((float(rows), float(receipt.elapsed)))
         self._spend(receipt.seconds)
 
@@ -282,7 +283,7 @@ class Progress:
         `_merged`, `_resumed`), `flops_per_second` (of what was computed), `rate_history` (seconds, flops a second),
         `stage_seconds` (summed over workers, with what segments without a receipt reported last), `planned_bytes`,
         `remaining_seconds` (`expected`, `low`, `high`, or null), `incidents` by kind, and `workers` by address
-        (`segments`, `rows`, `peak_bytes`, `lost`, `running`).
+        (`segments`, `rows`, `peak_bytes`, `kept_bytes`, `lost`, `running`).
         """
         counts, left = Counter(self.states), self.left(now)
         history = [

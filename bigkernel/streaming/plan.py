@@ -45,6 +45,7 @@ class Receipt:
     bytes_read: int = 0
     worker: str = ""
     peak_bytes: int = 0  # highest resident memory of the worker's process so far
+    kept_bytes: int = 0  # blocks that the process keeps for later sweeps
     skipped: int = 0  # rows left out because they were not finite
     starts: int = 1  # number of times that a worker started it, as counted by the run
     retries: tuple[str, ...] = ()  # the reason of each retry
@@ -64,7 +65,8 @@ class Receipt:
     def of_json(cls, stored: Mapping[str, object]) -> Receipt:
         """Build a receipt from plain data; raise ValueError or TypeError for invalid values."""
         receipt = cls(**{**stored, "retries": tuple(stored["retries"])})  # type: ignore[arg-type]  # checked below
-        counts = (receipt.start, receipt.stop, receipt.bytes_read, receipt.peak_bytes, receipt.skipped, receipt.starts)
+        counts = (receipt.start, receipt.stop, receipt.bytes_read, receipt.peak_bytes, receipt.kept_bytes)
+        counts += receipt.skipped, receipt.starts
         times = (receipt.elapsed, receipt.ended, *receipt.seconds.values())
         texts = (receipt.node, receipt.digest, receipt.worker, *receipt.retries)
         if not all(type(count) is int and 0 <= count < 2**63 for count in counts) or receipt.start > receipt.stop:
