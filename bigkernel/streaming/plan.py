@@ -65,8 +65,8 @@ class Receipt:
     def of_json(cls, stored: Mapping[str, object]) -> Receipt:
         """Build a receipt from plain data; raise ValueError or TypeError for invalid values."""
         receipt = cls(**{**stored, "retries": tuple(stored["retries"])})  # type: ignore[arg-type]  # checked below
-        counts = (receipt.start, receipt.stop, receipt.bytes_read, receipt.peak_bytes, receipt.kept_bytes)
-        counts += receipt.skipped, receipt.starts
+        counts: tuple[int, ...] = (receipt.start, receipt.stop, receipt.bytes_read, receipt.peak_bytes)
+        counts += receipt.kept_bytes, receipt.skipped, receipt.starts
         times = (receipt.elapsed, receipt.ended, *receipt.seconds.values())
         texts = (receipt.node, receipt.digest, receipt.worker, *receipt.retries)
         if not all(type(count) is int and 0 <= count < 2**63 for count in counts) or receipt.start > receipt.stop:
