@@ -15,6 +15,7 @@ from .estimators import SSSL as SSSL
 from .estimators import XNV as XNV
 from .estimators import ARTLClassifier as ARTLClassifier
 from .estimators import ConvolutionalNystroem as ConvolutionalNystroem
+from .estimators import ImportanceWeights as ImportanceWeights
 from .estimators import KernelLogisticClassifier as KernelLogisticClassifier
 from .estimators import KernelRidge as KernelRidge
 from .estimators import KernelRidgeClassifier as KernelRidgeClassifier

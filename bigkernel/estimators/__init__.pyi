@@ -7,6 +7,7 @@ from .dica import DICA as DICA
 from .image_transforms import ConvolutionalNystroem as ConvolutionalNystroem
 from .image_transforms import MomentNormalizer as MomentNormalizer
 from .image_transforms import OrientationFeatures as OrientationFeatures
+from .importance import ImportanceWeights as ImportanceWeights
 from .jda import JDA as JDA
 from .labelled_rows import LabelledRowsClassifier as LabelledRowsClassifier
 from .linear import LinearRegression as LinearRegression

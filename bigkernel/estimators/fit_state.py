@@ -193,6 +193,24 @@ class Solution:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class RatioSolution(Solution):
+    """A ratio of densities.
+
+    Attributes
+    ----------
+    sigma : the width
+    errors : of all widths and penalties on held-out rows, (K, k)
+    weights : of the rows of a fit in memory, (n,)
+    effective_size : their effective number
+    """
+
+    sigma: float
+    errors: Array
+    weights: Array | None = field(default=None, metadata=UNSTORED)
+    effective_size: float | None = field(default=None, metadata=UNSTORED)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class RidgeSolution(Solution):
     """A solution with its mean squared error of training (c,), and whether it has an intercept."""
 

@@ -48,6 +48,7 @@ FITS = {
     "least squares": (bigkernel.LinearRegression(), (Y,)),
     "ridge": (bigkernel.Ridge(), (Y,)),
     "nystroem": (bigkernel.Nystroem(n_components=8, random_state=0), ()),
+    "importance": (bigkernel.ImportanceWeights(n_landmarks=8, random_state=0), (PARTLY,)),
     "random features": (bigkernel.RandomFourier(n_components=8, random_state=0), ()),
     "rescaler": (bigkernel.Rescaler(0.5), ()),
     "unit norm": (bigkernel.UnitNormalizer(), ()),
@@ -97,7 +98,7 @@ def test_the_state_of_an_estimator_is_one_value(name):
     model = clone(model).fit(X, *given)
     assert set(vars(model)) - set(model.get_params()) == {"n_features_in_", "_fitted"}
     kind = IterativeFit if name == "logistic" else ExactFit if "exact" in name else MomentFit
-    assert isinstance(model._fitted, kind) or name == "nystroem"
+    assert isinstance(model._fitted, kind) or name in ("nystroem", "importance")
     for attribute in ("landmarks_", "dual_coef_", "coef_", "statistics_"):
         if hasattr(model, attribute):
             with pytest.raises(AttributeError, match=r"."):
