@@ -82,6 +82,10 @@ class CollapsedLabelsWarning(UserWarning):
     """Pseudo-labels of the unlabelled rows became flat or of one class; an earlier round is kept."""
 
 
+class DifferentClassesWarning(UserWarning):
+    """The class means of the target, by its pseudo-labels, lie unlike those of the source: labels may be wrong."""
+
+
 class DifferentBlasWarning(UserWarning):
     """The driver's BLAS differs from the one that began the run; names threads and libraries of both."""
 

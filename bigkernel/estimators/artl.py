@@ -166,6 +166,11 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
         One a round: `entropy` of the soft labels (mean a row, in nats), `equivocation` (that entropy as a share of the
         entropy of the classes at large, from 0 to 1) and `changed` (share of the target whose class is new).
     source_domains_, target_domains_ : domains of source and target; 0 and 1 if none were given
+    congruence_ : float from -1 to 1
+        Σ p_c⟨a_c, b_c⟩ / (Σ p_c‖a_c‖² Σ p_c‖b_c‖²)^½ (Tucker's congruence), with a_c the mean of a class of the source
+        less that of all its rows, b_c the same of the target by its pseudo-labels, and p_c the share of the class in
+        the source. Low values are a sign of wrong labels. Absent for random features, for fewer than two classes in
+        both, and where the class means explain less than 5 % of the variance of the source.
     pseudo_labels_ : sums of the target's features by class, from which the solution was fitted; `refit` uses them
     landmarks_, kernel_, statistics_, rank_, intercept_ (zeros), diagnostics_, skipped_rows_, n_features_in_
         As in `KernelRidge`; the statistics have two groups of rows, target and labelled source, and `anchors` (m, m)
@@ -176,10 +181,13 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
     CollapsedLabelsWarning
         The pseudo-labels of a round are less certain than those before it, or too uncertain after three: the rounds
         stop, and the solution of the most certain ones is kept.
+    DifferentClassesWarning
+        `congruence_` is below 0.4: the adapted classes may be worse than those of the source alone.
 
     References
     ----------
-    Long, Wang, Ding, Pan & Yu (IEEE TKDE 2014); Liu, He & Chang (ICML 2010) for the graph.
+    Long, Wang, Ding, Pan & Yu (IEEE TKDE 2014); Liu, He & Chang (ICML 2010) for the graph; Tucker (1951) for the
+    congruence.
 
     Examples
     --------
@@ -209,6 +217,7 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
     _semi_supervised = True
     _keeps_sums = False
     rounds_ = Fitted[Sequence[Mapping[str, float]]]("rounds")
+    congruence_ = Fitted[float]("pseudo_labels.congruence")
     pseudo_labels_ = property(pseudo_labels_of)
 
     def __init__(

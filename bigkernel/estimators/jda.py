@@ -117,6 +117,7 @@ class JDA(LandmarkEstimator, RowTransformer):
         One a round: `changed`, the share of the target whose class is new; `entropy` is that of hard labels, 0, and
         `equivocation` 0 unless all rows are of one class.
     source_domains_, target_domains_ : domains of source and target; 0 and 1 if none were given
+    congruence_ : float from -1 to 1, as in `ARTLClassifier`
     pseudo_labels_ : sums of the target's features by class, from which the components were fitted; `refit` uses them
     landmarks_, kernel_, statistics_, rank_, diagnostics_, skipped_rows_, n_features_in_
         As in `KernelRidge`; the statistics have two groups of rows, target and labelled source.
@@ -158,6 +159,7 @@ class JDA(LandmarkEstimator, RowTransformer):
     }
     _semi_supervised = True
     rounds_ = Fitted[Sequence[Mapping[str, float]]]("rounds")
+    congruence_ = Fitted[float]("pseudo_labels.congruence")
     pseudo_labels_ = property(pseudo_labels_of)
 
     def __init__(

@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import keeping_blocks, sweep
-from bigkernel.errors import CollapsedLabelsWarning, ConfigError, DataError
+from bigkernel.errors import CollapsedLabelsWarning, ConfigError, DataError, DifferentClassesWarning
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.fit_state import (
     AlignedSolution,
@@ -32,14 +32,14 @@ from bigkernel.estimators.fit_state import (
 )
 from bigkernel.estimators.fitting import Method, estimate_error, finish, solve
 from bigkernel.estimators.inputs import cell_counts, cell_targets, read_cells, require_weight
-from bigkernel.estimators.kernel_basis import BasisChoice, check_landmarks, of_kernel
+from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, check_landmarks, of_kernel
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.kernels.kept_blocks import KeptMap
 from bigkernel.kernels.landmarks import MedianGaussian
 from bigkernel.kernels.random_fourier import FourierMap
-from bigkernel.solvers.adaptation import Aligned
+from bigkernel.solvers.adaptation import Aligned, congruence, preimage
 from bigkernel.solvers.anchor_graph import SourceTargetStatistic
 from bigkernel.solvers.conjugate_gradients import driver_bytes
 from bigkernel.solvers.pseudo_labels import Decision, JointPseudoLabels, LabelQuery, PseudoLabels, SourceTarget
@@ -51,14 +51,19 @@ from bigkernel.streaming.chunk import Chunk
 FLAT = 0.75  # of the equivocation, above which labels hold less than a quarter of the information on the class
 SLACK = 0.02  # by which it may rise above its minimum without being a collapse
 TRIAL_ROUNDS = 3  # before labels may count as flat
+CONGRUENT = 0.4  # least congruence of class means without a warning, read off generated domains
 
 
 @dataclass(frozen=True, eq=False)
 class ReducedSides:
-    """Data shared by all rounds: the whitening, the moments of source and target in it, and the graph or None."""
+    """Data shared by all rounds: the whitening, the moments of source and target in it, and the graph or None.
+
+    `preimage` B (r, d) leads back to rows; None for random features.
+    """
 
     whitening: Whitening
     aligned: Aligned
+    preimage: Array | None
     graph: Array | None = None
 
 
@@ -95,7 +100,9 @@ class AdaptingMethod(Method[ReducedSides, A]):
         return problem
 
     def reduce(self, problem: Problem, whitening: Whitening) -> ReducedSides:
-        return ReducedSides(whitening, Aligned.of(problem.statistics, whitening, shift=problem.centre))
+        aligned, basis = Aligned.of(problem.statistics, whitening, shift=problem.centre), problem.basis
+        B = preimage(aligned, whitening, basis.landmarks) if isinstance(basis, LandmarkBasis) else None
+        return ReducedSides(whitening, aligned, B)
 
     def classes(self, targets: AnyTargets) -> Targets:
         assert isinstance(targets, SourceTarget)
@@ -125,7 +132,8 @@ class AdaptingMethod(Method[ReducedSides, A]):
         """Return the numbers of rows of source and target, and the rounds."""
         assert isinstance(fit, MomentFit)
         target, source = (int(count) for count in fit.statistics["rows"])
-        return {"source_rows": source, "target_rows": target, "rounds": list(fit.rounds)}
+        figures = {"source_rows": source, "target_rows": target, "rounds": list(fit.rounds)}
+        return figures if fit.pseudo_labels is None else {**figures, "congruence": fit.pseudo_labels.congruence}
 
 
 @dataclass(eq=False)
@@ -175,7 +183,10 @@ class SelfTraining(Generic[A]):
 
     def take(self, labels: PseudoLabels) -> None:
         """End the round: solve with its labels, unless they have not changed."""
-        number, unchanged = self.number, labels.changed == 0 and bool(self.rounds)
+        number, unchanged, reduced = self.number, labels.changed == 0 and bool(self.rounds), self.solved.reduced
+        if reduced.preimage is not None:
+            whitened = labels.reduce(reduced.whitening)
+            labels = replace(labels, congruence=congruence(reduced.aligned, whitened, reduced.preimage))
         self._before = self._decision
         self.rounds.append({"entropy": labels.entropy, "equivocation": labels.equivocation, "changed": labels.changed})
         if labels.equivocation <= self._least:
@@ -187,6 +198,18 @@ class SelfTraining(Generic[A]):
             return
         problem = replace(self.solved.problem, pseudo_labels=self._best if self.fault else labels)
         self.solved = solve(self.method, problem, self.solved.whitening, reduced=self.solved.reduced, estimate=False)
+
+    @property
+    def mismatch(self) -> str:
+        """The warning that the classes of source and target differ, or ""."""
+        labels = self.solved.problem.pseudo_labels
+        if labels is None or labels.congruence is None or labels.congruence >= CONGRUENT:
+            return ""
+        return (
+            f"{self.method.name}: the classes of the target lie unlike those of the source (congruence of class means "
+            f"{labels.congruence:.2f}, expected at least {CONGRUENT}), so that predicted classes may be wrong; scale "
+            "each domain by itself, and compare with a classifier of the source on a few labels of the target"
+        )
 
     def _collapse(self, labels: PseudoLabels, number: int, *, last: bool) -> str:
         """Return the warning of a collapse, or ""."""
@@ -228,7 +251,9 @@ def self_train(
         solved.diagnostics.errors = estimate_error(method, solved.problem, solved.whitening, solved.solution)
         solved.diagnostics.warn()
     if rounds.fault:
-        warnings.warn(rounds.fault, CollapsedLabelsWarning, 6)
+        warnings.warn(rounds.fault, CollapsedLabelsWarning, 8)
+    elif rounds.mismatch:
+        warnings.warn(rounds.mismatch, DifferentClassesWarning, 8)
     diagnostics = {**fit.diagnostics, **solved.diagnostics.report()}
     return replace(
         fit,

@@ -241,6 +241,8 @@ def _self_train(features: KeptMap, rows: Rows, first: list[FoldSolutions]) -> li
         solved = list(pool.map(_solved, fits))
     if collapsed := sum(bool(training.fault) for _, training in trainings):
         emit(Note(f"pseudo-labels collapsed in {collapsed} of {len(trainings)} fits on folds, which ended early"))
+    if different := sum(bool(training.mismatch) for _, training in trainings):
+        emit(Note(f"classes of source and target lie differently in {different} of {len(trainings)} fits on folds"))
     return solved
 
 

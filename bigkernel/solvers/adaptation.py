@@ -27,6 +27,8 @@ from bigkernel.solvers.ridge import ridge
 from bigkernel.solvers.whitening import Whitening, centre, reduce_moments, signs
 from bigkernel.statistics.moments import Moments
 
+LEAST_EXPLAINED = 0.05  # share of the variance of rows that class means explain, below which they are not compared
+
 
 @dataclass(frozen=True, eq=False)
 class Aligned:
@@ -152,3 +154,35 @@ def slope(aligned: Aligned, W: Array, sharpness: float) -> float:
     variance = float(np.einsum("rc,rc->", W, aligned.spread @ W)) / float(aligned.target.n)
     scale = float(np.abs(W).max(initial=0.0)) ** 2 * float(np.trace(aligned.target.G)) / float(aligned.target.n)
     return sharpness / variance**0.5 if variance > 1e-14 * scale else 0.0
+
+
+def preimage(aligned: Aligned, whitening: Whitening, landmarks: Array) -> Array:
+    """Return B (r, d) with x ≈ Bᵀφ(x) + constant, in units in which the rows of the source have the variance 1.
+
+    This is kernel interpolation of the landmarks (m, d): f(z) = z at each of them.
+    """
+    Z, source = landmarks - landmarks.mean(axis=0), aligned.source
+    B = whitening.reduce(Z / max(float(np.abs(Z).max(initial=0.0)), 1e-300))
+    # Σ_j B_jᵀ S B_j / n, S the scatter of the source
+    variance = (np.vdot(B, source.G @ B) - np.sum((source.s @ B) ** 2) / source.n) / source.n
+    return np.asarray(B / max(float(variance), 1e-300) ** 0.5)
+
+
+def congruence(aligned: Aligned, labels: PseudoLabels, B: Array) -> float | None:
+    """Compute Tucker's congruence of class means of source and target rows, from -1 to 1, unchanged by a shift.
+
+    With a_c and b_c (d,) the mean of a class less the mean of its side, and p_c the share of the class in the source,
+        Σ p_c⟨a_c, b_c⟩ / (Σ p_c‖a_c‖² Σ p_c‖b_c‖²)^½   (Tucker 1951),
+    where the means of rows are Bᵀφ̄ (`preimage`), and `labels` are in whitened coordinates. None for fewer than two
+    classes in both, and where class means explain so little of the variance of the source that they do not tell classes
+    apart.
+    """
+    source, target = aligned.source, aligned.target
+    both = (source.t > 0) & (labels.counts > 0)
+    root = (source.t[both] / source.n) ** 0.5
+    a = B.T @ (source.C[:, both] / source.t[both] - source.s[:, None] / source.n) * root
+    b = B.T @ (labels.sums[:, both] / labels.counts[both] - target.s[:, None] / target.n) * root
+    explained, norms = float(np.vdot(a, a)), float(np.linalg.norm(a) * np.linalg.norm(b))
+    if explained < LEAST_EXPLAINED or np.count_nonzero(both) < 2:
+        return None
+    return float(np.vdot(a, b)) / norms if norms > 0 else 0.0

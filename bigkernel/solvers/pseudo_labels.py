@@ -249,12 +249,13 @@ class JointPseudoLabels(Sums):
 
 @dataclass(frozen=True, eq=False)
 class PseudoLabels:
-    """Sums over the target by predicted class: `sums` T (p, c), `counts` q (c,), and the certainty of labels."""
+    """Sums over the target by predicted class: `sums` T (p, c), `counts` q (c,), and how far to trust the labels."""
 
     sums: Array
     counts: Array
     entropy: float = 0.0  # mean of −Σ Q log Q per row, in nats
     changed: float = 1.0  # share of the rows whose predicted class differs from the round before
+    congruence: float | None = None  # of the class means with those of the source (`adaptation.congruence`)
 
     @classmethod
     def of(cls, total: Mapping[str, Array], shift: Array | None = None) -> PseudoLabels:

@@ -9,8 +9,8 @@ import reference_adaptation as dense
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.cluster import KMeans
 
-from bigkernel import ARTLClassifier, Gaussian, KernelRidgeClassifier
-from bigkernel.errors import CollapsedLabelsWarning, ConfigError, DataError
+from bigkernel import JDA, ARTLClassifier, Gaussian, KernelRidgeClassifier
+from bigkernel.errors import CollapsedLabelsWarning, ConfigError, DataError, DifferentClassesWarning
 from bigkernel.kernels.landmarks import median_width
 from pipelines.shared.experiments import digit_pair
 
@@ -24,7 +24,7 @@ Y = np.where(np.arange(len(X)) < N_S, TRUTH, -1)
 WEIGHT = rng.uniform(0.2, 2, len(X))
 ORDER = rng.permutation(len(X))  # mixes source and target
 Z = X[:: len(X) // M][:M] + 0.01
-GIVEN = {"kernel": Gaussian(SIGMA), "landmarks": Z, "sharpness": 4.0, "n_rounds": 4}
+GIVEN = {"kernel": Gaussian(SIGMA), "landmarks": Z, "sharpness": 4.0, "n_rounds": 4, "balance": 0.3}
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 
@@ -33,7 +33,7 @@ def oracle(weight, landmarks=Z, sharpness=4.0, rounds=4):
     B, core = reference.gaussian(X, landmarks, SIGMA), reference.gaussian(landmarks, landmarks, SIGMA)
     P = dense.anchors(X, landmarks, lambda x, z: reference.gaussian(x[None], z[None], SIGMA)[0, 0], 3)
     K, L = B @ np.linalg.pinv(core, hermitian=True) @ B.T, dense.laplacian(P, weight)
-    strengths = {"mmd": 10.0, "manifold": 1.0, "alpha": 0.1, "balance": 0.5}
+    strengths = {"mmd": 10.0, "manifold": 1.0, "alpha": 0.1, "balance": 0.3}
     return dense.adapted(K, L, Y[:N_S], weight, **strengths, sharpness=sharpness, rounds=rounds)
 
 
@@ -42,9 +42,16 @@ def test_values_and_entropies_match_the_dense_form(weight):
     model = ARTLClassifier(**GIVEN).fit(X[ORDER], Y[ORDER], sample_weight=None if weight is None else weight[ORDER])
     solved = len(model.rounds_) - (model.rounds_[-1]["changed"] == 0)
     assert solved >= 2
-    expected, _ = oracle(np.ones(len(X)) if weight is None else weight, rounds=solved)
-    _, rounds = oracle(np.ones(len(X)) if weight is None else weight, rounds=len(model.rounds_))
+    every = np.ones(len(X)) if weight is None else weight
+    expected, _ = oracle(every, rounds=solved)
+    _, rounds = oracle(every, rounds=len(model.rounds_))
     assert_allclose(model.decision_function(X), expected, atol=1e-8)
+    first = ARTLClassifier(**{**GIVEN, "n_rounds": 0}).fit(X, Y, sample_weight=weight)
+    assert_allclose(first.decision_function(X), oracle(every, rounds=0)[0], atol=1e-8)
+    core = reference.gaussian(Z, Z, SIGMA)
+    interpolated = reference.gaussian(X, Z, SIGMA) @ np.linalg.solve(core, Z - Z.mean(axis=0))
+    congruence = dense.congruence(interpolated, Y[:N_S], rounds[solved - 1][0], every)
+    assert_allclose(model.congruence_, congruence, rtol=1e-8)
     labels = [Q.argmax(axis=1) for Q, _ in rounds]
     of_target = None if weight is None else weight[N_S:]
     changed = [1.0, *(np.average(a != b, weights=of_target) for a, b in itertools.pairwise(labels))]
@@ -124,6 +131,27 @@ def test_rounds_stop_when_the_entropy_rises():
     assert len(model.rounds_) < 5
 
 
+@pytest.mark.parametrize("adapting", [ARTLClassifier, JDA])
+def test_classes_of_the_target_in_the_opposite_order_warn(adapting):
+    swapped = X[:, :2] * [1, 0.2] + np.where(Y < 0, 3, 0)[:, None] * [1, 0]  # class 0 of the target lies on class 1
+    two = TRUTH < 2
+    with pytest.warns(DifferentClassesWarning, match="scale each domain by itself") as caught:
+        model = adapting(n_landmarks=20, random_state=0).fit(swapped[two], Y[two])
+    assert caught[0].filename == __file__
+    assert model.congruence_ < -0.9
+    assert model.refit().congruence_ == model.fit_report()["congruence"] < -0.9
+
+
+def test_class_means_that_coincide_say_nothing_about_the_classes():
+    angle, radius = rng.uniform(0, 2 * np.pi, len(X)), 1.0 + TRUTH
+    rings = radius[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
+    model = ARTLClassifier(n_landmarks=30, random_state=0).fit(rings, Y)
+    assert not hasattr(model, "congruence_")
+    assert model.fit_report()["congruence"] is None
+    assert not hasattr(JDA(n_rounds=1).fit(X[: N_S + 1], Y[: N_S + 1]), "congruence_")  # of one class in the target
+    assert np.mean(model.predict(rings[N_S:]) == TRUTH[N_S:]) > 0.9
+
+
 @pytest.mark.parametrize(
     ("domain", "message"),
     [
@@ -176,16 +204,16 @@ def test_kernels_other_than_the_gaussian_do_not_take_the_median_width(name):
 
 @pytest.fixture(scope="module")
 def digits(data_dir):
-    """Return source, its labels, target, its labels, and k-means landmarks of both: MNIST to USPS."""
+    """Return source, its labels, target, its labels, k-means landmarks, all rows and known labels: MNIST to USPS."""
     usps, usps_labels, mnist, mnist_labels = digit_pair(data_dir)
     centres = KMeans(150, n_init=1, max_iter=8, random_state=0).fit(np.vstack([usps, mnist])).cluster_centers_
-    return mnist, mnist_labels, usps, usps_labels, centres
+    partly = np.concatenate([mnist_labels, np.full(len(usps), -1)])
+    return mnist, mnist_labels, usps, usps_labels, centres, np.vstack([mnist, usps]), partly
 
 
 @pytest.mark.slow
 def test_adaptation_improves_accuracy_from_mnist_to_usps(digits):
-    source, labels, target, truth, centres = digits
-    rows, partly = np.vstack([source, target]), np.concatenate([labels, np.full(len(target), -1)])
+    source, labels, target, truth, centres, rows, partly = digits
     model = ARTLClassifier(landmarks=centres, n_rounds=5).fit(rows, partly)
     plain = KernelRidgeClassifier(model.kernel_, alpha=0.1, landmarks=centres).fit(source, labels)
     adapted, alone = (100 * np.mean(m.predict(target) == truth) for m in (model, plain))
@@ -197,7 +225,6 @@ def test_adaptation_improves_accuracy_from_mnist_to_usps(digits):
 
 @pytest.mark.slow
 def test_default_landmarks_reach_87_percent_from_mnist_to_usps(digits):
-    source, labels, target, truth, _ = digits
-    rows, partly = np.vstack([source, target]), np.concatenate([labels, np.full(len(target), -1)])
+    *_, target, truth, _, rows, partly = digits
     model = ARTLClassifier(n_landmarks=500, random_state=0).fit(rows, partly)
     assert np.mean(model.predict(target) == truth) > 0.87  # uniform landmarks reach 0.80 to 0.83

@@ -6,7 +6,7 @@ import reference
 import reference_alignment as dense
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bigkernel.solvers.adaptation import Aligned, components, fit_labeller
+from bigkernel.solvers.adaptation import Aligned, components, fit_labeller, slope
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.solvers.whitening import whiten
 from bigkernel.statistics.moments import Moments
@@ -66,6 +66,10 @@ def test_a_class_that_one_side_lacks_has_no_difference():
     assert ALIGNED.classes_apart(pseudo_labels(np.where(PREDICTED == 2, 0, PREDICTED))).shape[1] == 2
     without = Moments(**{**ALIGNED.source.__dict__, "t": ALIGNED.source.t * [1, 0, 1]})
     assert Aligned(ALIGNED.target, without).classes_apart(pseudo_labels(PREDICTED)).shape[1] == 2
+
+
+def test_the_slope_of_labels_is_zero_where_f_does_not_vary_on_the_target():
+    assert slope(ALIGNED, np.zeros((PHI.shape[1], 3)), 5.0) == 0
 
 
 def test_the_rank_bounds_the_components():

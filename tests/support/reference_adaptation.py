@@ -43,6 +43,17 @@ def discrepancy(labels, weight, balance, Q=None):
     return M
 
 
+def congruence(rows, labels, Q, weight):
+    """Return the congruence of the class means of sources and targets, each about the mean of its side."""
+    n, classes, total = len(labels), np.unique(labels), np.zeros(3)
+    a, b = rows[:n] - weight[:n] @ rows[:n] / weight[:n].sum(), rows[n:] - weight[n:] @ rows[n:] / weight[n:].sum()
+    for c, label in enumerate(classes):
+        mine, theirs = weight[:n] * (labels == label), weight[n:] * Q[:, c]
+        mean, other = mine @ a / mine.sum(), theirs @ b / theirs.sum()
+        total += mine.sum() * np.array([mean @ other, mean @ mean, other @ other])
+    return total[0] / np.sqrt(total[1] * total[2])
+
+
 def adapted(K, L, labels, weight, *, mmd, manifold, alpha, balance, sharpness, rounds):
     """Return values f (n, c) after `rounds` rounds, with the soft labels and their mean entropy of every round before.
 
