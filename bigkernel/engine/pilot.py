@@ -37,20 +37,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The expected time of the sweeps of a job.
+    """The expected time of the sweeps of a job."""
 
-    Attributes
-    ----------
-    seconds : expected, of what precedes the first long sweep and of all sweeps: the middle of the range
-    least, most : the range that the pilot supports
-    before_seconds : of what precedes the first long sweep: landmarks, previews; measured
-    pilot_seconds, pilot_rows : what the pilot itself took, and rows that it swept; 0 where the whole job was run
-    """
-
-    seconds: float
+    seconds: float  # expected, of what precedes the first long sweep and of all sweeps: the middle of the range
+    # least, most: the range that the pilot supports
     least: float
     most: float
-    before_seconds: float
+    before_seconds: float  # of what precedes the first long sweep: landmarks, previews; measured
+    # pilot_seconds, pilot_rows: what the pilot itself took, and rows that it swept; 0 where the whole job was run
     pilot_seconds: float
     pilot_rows: int
 

@@ -642,10 +642,7 @@ class Rows:
     def validate_or_mask(self, chunk: Chunk) -> tuple[Chunk, int]:
         """Return a chunk for a statistic and the number of its bad rows, which are masked with weight 0.
 
-        Raises
-        ------
-        DataError
-            Rows that are not finite and not to be skipped; names the array, the first ones and their number.
+        `DataError`: rows that are not finite and not to be skipped; names the array, the first ones and their number.
         """
         if self.bad_rows == "refuse":
             chunk.require_finite(self.name)
@@ -656,10 +653,7 @@ class Rows:
     def take(self, index: Array) -> Array:
         """Map the rows of sorted ids, (k, d) float64; skipped bad rows are the mean of the rest.
 
-        Raises
-        ------
-        DataError
-            A row that is not finite and not to be skipped.
+        `DataError`: a row that is not finite and not to be skipped.
         """
         none = np.empty((0, self.x.shape[1]))
         taken = np.concatenate([none, *self._gather(index, self.x.read)], dtype=np.float64)
@@ -713,12 +707,8 @@ def as_rows(
 ) -> Rows:
     """Return rows of an array (NumPy, Dask, zarr, xarray), a frame (pandas, Dask, Arrow), a Corpus or Rows.
 
-    Columns that are given here come before those that it has.
-
-    Raises
-    ------
-    DataError
-        Not a matrix of numbers, or a column of another length.
+    Columns that are given here come before those that it has. `DataError`: not a matrix of numbers, or a column of
+    another length.
     """
     if isinstance(X, Rows):
         rows = X

@@ -33,23 +33,15 @@ UNSTORED = {"stored": False}  # metadata of fields that a model file leaves out
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Names and kinds of the columns of a fit; None where there are none of a kind.
+    """Names and kinds of the columns of a fit; None where there are none of a kind."""
 
-    Attributes
-    ----------
-    n_features : d
-    feature_names : (d,)
-    classes : (c,) sorted labels
-    flat : whether numeric targets are one column (n,), not (n, c)
-    target_shift : (c,) a point near the mean of numeric targets, subtracted before they are summed
-    domains, source_domains, target_domains : sorted integers or names
-    """
-
-    n_features: int
-    feature_names: Array | None = None
-    classes: Array | None = None
-    flat: bool | None = None
+    n_features: int  # d
+    feature_names: Array | None = None  # (d,)
+    classes: Array | None = None  # (c,) sorted labels
+    flat: bool | None = None  # whether numeric targets are one column (n,), not (n, c)
+    # (c,) a point near the mean of numeric targets, subtracted before they are summed
     target_shift: Array | None = None
+    # domains, source_domains, target_domains: sorted integers or names
     domains: Array | None = None
     source_domains: Array | None = None
     target_domains: Array | None = None
@@ -265,27 +257,18 @@ class AlignedComponents(AlignedSolution, SpectralSolution):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
-    """Sums, and all else that a solve needs.
+    """Sums, and all else that a solve needs."""
 
-    Attributes
-    ----------
-    inputs : of the rows
-    basis : of the columns
-    statistics : the sums of one sweep
-    pseudo_labels : of the last round, for methods with rounds of them
-    centre : (p,) subtracted from the columns before they are summed; None: 0
-    folds : the sums of the labelled rows by fold, until probabilities are calibrated; or None
-    r_factor : R (q, q) of the same rows about the same points, where moments were not enough (`statistics.qr`)
-    neighbors : number of landmarks through which a row of the graph is connected; None: no graph, or not stored
-    """
-
-    inputs: Inputs
-    basis: Columns
-    statistics: Accumulator
-    pseudo_labels: PseudoLabels | None = None
-    centre: Array | None = None
+    inputs: Inputs  # of the rows
+    basis: Columns  # of the columns
+    statistics: Accumulator  # the sums of one sweep
+    pseudo_labels: PseudoLabels | None = None  # of the last round, for methods with rounds of them
+    centre: Array | None = None  # (p,) subtracted from the columns before they are summed; None: 0
+    # the sums of the labelled rows by fold, until probabilities are calibrated; or None
     folds: Accumulator | None = field(default=None, metadata=UNSTORED)
+    # R (q, q) of the same rows about the same points, where moments were not enough (`statistics.qr`)
     r_factor: Array | None = None
+    # number of landmarks through which a row of the graph is connected; None: no graph, or not stored
     neighbors: int | None = None
 
     @classmethod
@@ -355,24 +338,17 @@ class Solved(Generic[R, S]):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MomentFit(Problem):
-    """A fit from sums, from which another penalty or more rows are fitted without the old rows.
+    """A fit from sums, from which another penalty or more rows are fitted without the old rows."""
 
-    Attributes
-    ----------
-    solution : of these sums
-    diagnostics : figures of the solve by name
-    sweep : report of the sweep; empty where the sums came from elsewhere
-    skipped_rows : number of bad rows that were left out
-    rounds : figures of each round of pseudo-labels
-    calibration : of values of f to probabilities, if requested
-    """
-
-    solution: Solution
+    solution: Solution  # of these sums
+    # figures of the solve by name
     diagnostics: Mapping[str, float | int] = field(default_factory=dict, metadata=UNSTORED)
+    # report of the sweep; empty where the sums came from elsewhere
     sweep: Mapping[str, object] = field(default_factory=dict, metadata=UNSTORED)
-    skipped_rows: int = 0
+    skipped_rows: int = 0  # number of bad rows that were left out
+    # figures of each round of pseudo-labels
     rounds: Sequence[Mapping[str, float]] = field(default=(), metadata=UNSTORED)
-    calibration: Calibration | None = None
+    calibration: Calibration | None = None  # of values of f to probabilities, if requested
 
     @classmethod
     def of(

@@ -275,10 +275,7 @@ def no_label(y: Array) -> Array:
 def plain_labels(y: ColumnLike) -> Array:
     """Return labels (n,) in memory as numbers or text, with −1 or "-1" for None, NaN and pandas' NA.
 
-    Raises
-    ------
-    DataError
-        Labels are of several kinds, or infinite.
+    `DataError`: labels are of several kinds, or infinite.
     """
     given: Array = column_or_1d(np.asarray(y), warn=True)
     if given.dtype.kind == "f":
@@ -506,10 +503,7 @@ def require_weight(problem: Problem, rows: str) -> None:
 def distinct(rows: Rows, name: str) -> Array:
     """Return the sorted unique values of the column y or domain, read step by step; domains must be integers.
 
-    Raises
-    ------
-    DataError
-        More values than cells may have, or a domain that is no integer.
+    `DataError`: more values than cells may have, or a domain that is no integer.
     """
     source = rows.columns[name]
     unique = source.read(0, 0)
@@ -525,12 +519,8 @@ def distinct(rows: Rows, name: str) -> Array:
 def cell_counts(rows: Rows, cells: Cells, folds: Folds | None = None) -> Array:
     """Count the rows of each cell regardless of their weights, from the columns alone: (G, k + 1) int64.
 
-    With `folds` count those of each slot (`solvers.pseudo_labels`), (G, F + 2).
-
-    Raises
-    ------
-    DataError
-        A label or a domain is in no cell; names the row.
+    With `folds` count those of each slot (`solvers.pseudo_labels`), (G, F + 2). `DataError`: a label or a domain is in
+    no cell; names the row.
     """
     counts = np.zeros((cells.n_domains, cells.n_classes + 1 if folds is None else folds.count + 2), np.int64)
     for chunk in _without_features(rows, "y", "domain", "group", "fold"):
@@ -554,24 +544,14 @@ def _without_features(rows: Rows, *names: str) -> Iterator[Chunk]:
 
 @dataclass(frozen=True, eq=False)
 class ExactRows:
-    """The k training rows of an exact fit, all in memory.
+    """The k training rows of an exact fit, all in memory."""
 
-    Attributes
-    ----------
-    name : of the rows, for messages
-    chunk : all n rows with their columns
-    keep : (k,) positions of the training rows
-    X : (k, d) float64
-    weight : (k,) or None
-    skipped : number of bad rows that were left out
-    """
-
-    name: str
-    chunk: Chunk
-    keep: Array
-    X: Array
-    weight: Array | None
-    skipped: int
+    name: str  # of the rows, for messages
+    chunk: Chunk  # all n rows with their columns
+    keep: Array  # (k,) positions of the training rows
+    X: Array  # (k, d) float64
+    weight: Array | None  # (k,) or None
+    skipped: int  # number of bad rows that were left out
 
     def gram(self, kernel: Kernel) -> tuple[Kernel, Array]:
         """Return the kernel with every parameter a number, and K (k, k)."""
@@ -586,10 +566,7 @@ class ExactRows:
     def labels(self, targets: Targets) -> tuple[Array, Array]:
         """Return the targets (l, c) of the labelled rows, and which of the k rows these are, (k,) bool.
 
-        Raises
-        ------
-        DataError
-            There are none, or none with a weight above zero.
+        `DataError`: there are none, or none with a weight above zero.
         """
         assert self.chunk.y is not None
         y = self.chunk.y[self.keep]
@@ -608,12 +585,8 @@ class ExactRows:
 def read_exact(estimator: str, rows: Rows, labelled: Targets | None) -> ExactRows:
     """Read the finite rows for the exact form of an estimator; with `labelled`, only rows with a label.
 
-    Raises
-    ------
-    PlanTooLargeError
-        More rows than an n×n matrix may have.
-    DataError
-        A row with NaN or infinity (unless such rows are skipped), or no other row.
+    `PlanTooLargeError`: more rows than an n×n matrix may have. `DataError`: a row with NaN or infinity (unless such
+    rows are skipped), or no other row.
     """
     n = len(rows)
     require_exact(estimator, n)
@@ -672,12 +645,8 @@ def class_weights(rows: Rows, labels: Array) -> Array:
 def _factors(class_weight: Mapping[object, object], names: Array) -> Array:
     """Return the factor of each class by a dict; 1 for classes that it does not name.
 
-    Raises
-    ------
-    ConfigError
-        A factor is not a finite number of at least 0.
-    DataError
-        The dict names an unknown class, and leaves out a known one.
+    `ConfigError`: a factor is not a finite number of at least 0. `DataError`: the dict names an unknown class, and
+    leaves out a known one.
     """
     factors: dict[object, float] = {}
     for label, factor in class_weight.items():

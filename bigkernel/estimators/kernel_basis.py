@@ -75,21 +75,14 @@ _PIECE_BYTES = 2**25  # of the rows of a piece of k-means||
 
 @dataclass(frozen=True, eq=False)
 class LandmarkBasis:
-    """Kernel values at landmarks.
+    """Kernel values at landmarks."""
 
-    Attributes
-    ----------
-    kernel : every parameter a number
-    landmarks : (m, d) float64
-    dtype : of the blocks
-    sample : (k, d) rows of the fit, of kernels whose k(x, x) varies and of few landmarks
-    sums : dtype of products of blocks and of their sums over some thousand rows; None: that of the blocks
-    """
-
-    kernel: Kernel
-    landmarks: Array
-    dtype: str
+    kernel: Kernel  # every parameter a number
+    landmarks: Array  # (m, d) float64
+    dtype: str  # of the blocks
+    # (k, d) rows of the fit, of kernels whose k(x, x) varies and of few landmarks
     sample: Array | None = field(default=None, metadata=UNSTORED)
+    # dtype of products of blocks and of their sums over some thousand rows; None: that of the blocks
     sums: str | None = None
 
     @property
@@ -265,26 +258,15 @@ class RowChoice:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BasisChoice:
-    """The settings by which an estimator chooses its columns.
+    """The settings by which an estimator chooses its columns."""
 
-    Attributes
-    ----------
-    kernel : as given, before its bandwidth is set from rows
-    landmarks : a name, or an array (m, d)
-    count : m; None: as many as are given, or every row
-    dtype : "auto", "float32" or "float64"
-    random_state : seed of the choice
-    exact : whether every row is a landmark and the fit takes place in memory
-    every_row : the name of an estimator that makes every row a landmark unless a count is given, or ""
-    """
-
-    kernel: Kernel
-    landmarks: str | Array | Sequence[Sequence[float]]
-    count: int | None
-    dtype: str = "auto"
-    random_state: Seed = None
-    exact: bool = False
-    every_row: str = ""
+    kernel: Kernel  # as given, before its bandwidth is set from rows
+    landmarks: str | Array | Sequence[Sequence[float]]  # a name, or an array (m, d)
+    count: int | None  # m; None: as many as are given, or every row
+    dtype: str = "auto"  # "auto", "float32" or "float64"
+    random_state: Seed = None  # seed of the choice
+    exact: bool = False  # whether every row is a landmark and the fit takes place in memory
+    every_row: str = ""  # the name of an estimator that makes every row a landmark unless a count is given, or ""
 
     @property
     def fourier(self) -> bool:

@@ -298,12 +298,8 @@ def with_sides(estimator: BaseEstimator, data: Training, *, least: int = 1) -> T
     """Split rows into source and target, and add the names of their domains.
 
     Without domains the labelled rows are the source. With them, domains without any label are the target, and rows
-    without a label in a domain that has some are left out.
-
-    Raises
-    ------
-    DataError
-        The target has fewer than `least` rows, or there is no source.
+    without a label in a domain that has some are left out. `DataError`: the target has fewer than `least` rows, or
+    there is no source.
     """
     cells = data.cells
     inputs, domains, name = data.inputs, data.inputs.domains, type(estimator).__name__

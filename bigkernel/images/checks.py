@@ -19,10 +19,7 @@ def require_image(height: int, width: int) -> None:
 def image_shape_of(X: Any, image_shape: tuple[int, int] | None, d: int) -> tuple[int, int]:
     """Return (height, width) of rows of d pixels: as given, or of the corpus X, or of a square.
 
-    Raises
-    ------
-    DataError
-        The product of the sides is not d; or no shape is known and d is not a square.
+    `DataError`: the product of the sides is not d; or no shape is known and d is not a square.
     """
     if image_shape is None:
         image_shape = getattr(getattr(X, "info", None), "image_shape", None)  # of a corpus

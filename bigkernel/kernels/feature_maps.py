@@ -294,10 +294,7 @@ class LandmarkSlices:
 def slice_map(features: Map) -> Map | LandmarkSlices:
     """Return the map for predictions: many landmarks prepared and in slices, any other map unchanged.
 
-    Raises
-    ------
-    DataError
-        The dtype of the blocks cannot resolve the distances between the landmarks.
+    `DataError`: the dtype of the blocks cannot resolve the distances between the landmarks.
     """
     if not isinstance(features, LandmarkMap) or features.shift is not None:
         return features

@@ -140,10 +140,7 @@ class Pairwise(_External):
     def _values(self, x: Array, points: Array) -> Array:
         """Compute k of rows and points, (b, s) float64; for "cosine" points are normalized.
 
-        Raises
-        ------
-        DataError
-            The function raises an exception, or its values are not of shape (b, s) or not finite.
+        `DataError`: the function raises an exception, or its values are not of shape (b, s) or not finite.
         """
         if self.metric == "cosine":
             return np.asarray(_normalize(x) @ points.T)

@@ -61,22 +61,13 @@ from bigkernel.streaming.plan import Plan
 
 @dataclass(eq=False)
 class SplitFits:
-    """The models of one split.
+    """The models of one split."""
 
-    Attributes
-    ----------
-    sides : source and target of the split
-    problem : its sums, of target and source
-    whitening : of the columns
-    tested : moments of its test rows, in whitened coordinates
-    trainings : the rounds of each model
-    """
-
-    sides: SourceTarget
-    problem: Problem
-    whitening: Whitening
-    tested: Moments
-    trainings: list[SelfTraining]
+    sides: SourceTarget  # source and target of the split
+    problem: Problem  # its sums, of target and source
+    whitening: Whitening  # of the columns
+    tested: Moments  # moments of its test rows, in whitened coordinates
+    trainings: list[SelfTraining]  # the rounds of each model
 
     @classmethod
     def of(
@@ -273,10 +264,7 @@ def _batches(statistic: JointPseudoLabels, rows: Rows) -> list[tuple[JointPseudo
 def with_sides(partitions: Sequence[Partition], rows: Rows, cells: Cells) -> list[Partition]:
     """Add source and target of each split to the partitions.
 
-    Raises
-    ------
-    DataError
-        A split has no source or no target.
+    `DataError`: a split has no source or no target.
     """
     result = []
     for one in partitions:

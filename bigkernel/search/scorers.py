@@ -74,12 +74,8 @@ def _held_out(inputs: Inputs, values: Array) -> BaseEstimator:
 def require_served(scoring: Scoring, inputs: Inputs, width: int) -> None:
     """Try scikit-learn's scores on a few made-up rows of these classes or targets, before any sweep.
 
-    Other functions are not tried, as they may use the rows themselves.
-
-    Raises
-    ------
-    ConfigError
-        A score does not apply to such classes or targets, such as `f1` to three classes.
+    Other functions are not tried, as they may use the rows themselves. `ConfigError`: a score does not apply to such
+    classes or targets, such as `f1` to three classes.
     """
     truth = np.tile(np.arange(width), 4)
     # values are above 0, for scores of logarithms; each class has right and wrong predictions
@@ -109,19 +105,12 @@ def require_served(scoring: Scoring, inputs: Inputs, width: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class TestedRows:
-    """Labelled test rows, with the arguments of a scorer.
+    """Labelled test rows, with the arguments of a scorer."""
 
-    Attributes
-    ----------
-    ids : (r,) their ascending row numbers
-    y : (r,) or (r, c), as given
-    weight : (r,), or None
-    rows, inputs : of the search
-    """
-
-    ids: Array
-    y: Array
-    weight: Array | None
+    ids: Array  # (r,) their ascending row numbers
+    y: Array  # (r,) or (r, c), as given
+    weight: Array | None  # (r,), or None
+    # rows, inputs: of the search
     rows: Rows
     inputs: Inputs
 

@@ -220,23 +220,14 @@ class LeverageSample:
     """A sample of labelled rows: those with the smallest keys, by weight and by leverage.
 
     Accumulates `row` (k,), the ids, and `weight`, `leverage` and the `fold` that tests each row.
-
-    Attributes
-    ----------
-    features : a single map of width p
-    targets : which rows are labelled
-    projection : V (p, q) with VVᵀ ≈ H⁻¹, so that ‖bᵀV‖² estimates the leverage
-    size : most rows to sample
-    step : description of the purpose, which identifies the sweep in a run
-    folds : sample only training rows of some fold; None: all
     """
 
-    features: SolverMap
-    targets: Targets
-    projection: Array = field(metadata=NOT_COMPARED)
-    size: int
-    step: str
-    folds: Folds | None = None
+    features: SolverMap  # a single map of width p
+    targets: Targets  # which rows are labelled
+    projection: Array = field(metadata=NOT_COMPARED)  # V (p, q) with VVᵀ ≈ H⁻¹, so that ‖bᵀV‖² estimates the leverage
+    size: int  # most rows to sample
+    step: str  # description of the purpose, which identifies the sweep in a run
+    folds: Folds | None = None  # sample only training rows of some fold; None: all
 
     def zero(self) -> Accumulator:
         return {name: np.zeros(0) for name in _NAMES}
