@@ -125,24 +125,12 @@ class Projection:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The scale a and the offset b of calibrated logits.
+    """The scale a and the offset b of calibrated logits."""
 
-    Attributes
-    ----------
-    scale, offset : (c,) float64
-    rows : number of held-out rows of the calibration; 0 if unknown
-    log_loss : on these rows, mean −log p of the true class in nats; NaN if unknown
-
-    Examples
-    --------
-    >>> Calibration(np.array([2.0, 2.0]), np.array([0.0, 1.0])).logits(np.array([[0.25, 0.5]]))
-    array([[0.5, 2. ]])
-    """
-
-    scale: Array
-    offset: Array
-    rows: int = 0
-    log_loss: float = float("nan")
+    scale: Array  # (c,) float64
+    offset: Array  # (c,) float64
+    rows: int = 0  # number of held-out rows of the calibration; 0 if unknown
+    log_loss: float = float("nan")  # on these rows, mean −log p of the true class in nats; NaN if unknown
 
     def logits(self, values: Array) -> Array:
         """Return the logits of values of f, (n, c)."""
