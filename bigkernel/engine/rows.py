@@ -35,6 +35,7 @@ from bigkernel.data.corpus import COLUMNS, IDENTITY, Corpus, open_corpus
 from bigkernel.data.labels import named_labels
 from bigkernel.errors import DataError
 from bigkernel.html import table
+from bigkernel.kernels.feature_maps import WithoutCaches
 from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, apply_maps, mapped_width
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class SparseSource(_ArraySource):
 
 
 @dataclass(frozen=True, eq=False)
-class ZarrSource(Source):
+class ZarrSource(WithoutCaches, Source):
     """A zarr array: by path and name if it is ours (opened again in every process), or the given object.
 
     `digests` are those of the chunks of an array of ours, which every read verifies.
@@ -163,9 +164,6 @@ class ZarrSource(Source):
         if self.foreign is not None:
             return self.foreign
         return zarr_arrays.open_store(self.path, "corpus").array(self.name)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {key: value for key, value in self.__dict__.items() if key != "array"}
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -103,7 +103,39 @@ class Training:
         return self.targets
 
 
-class Columns(Protocol):
+class ColumnMap(Protocol):
+    """Base of the columns of a fit; without more, they have no rounding of their own, and moments suffice."""
+
+    @property
+    def sums(self) -> str | None:
+        """Name of the dtype of products of blocks and of their sums over some thousand rows; None: that of blocks."""
+        return None
+
+    @property
+    def sum_dtype(self) -> DType | None:
+        """The dtype that `sums` names."""
+        return None if self.sums is None else np.dtype(self.sums)
+
+    def features(self) -> BlockMap:
+        """Return the map of rows to columns."""
+
+    def centred(self) -> BlockMap:
+        """Return the map less a point near the mean of its blocks, whose moments are swept."""
+
+    def noise(self) -> Array | None:
+        """Return the differences of blocks of some points from those in float64, (k, p); None where unknown."""
+        return None
+
+    def sample_block(self) -> tuple[Array, Array] | None:
+        """Return columns of some points, (k, p), and k(x, x) of each, (k,); None where moments suffice."""
+        return None
+
+    def figures(self) -> dict[str, int]:
+        """Return figures of the landmarks, for reports."""
+        return {}
+
+
+class Columns(ColumnMap, Protocol):
     """The columns of a fit: rows as they are, or `LandmarkBasis` and `FourierBasis` of a kernel."""
 
     @property
@@ -114,39 +146,14 @@ class Columns(Protocol):
     def dtype(self) -> str:
         """The dtype of blocks."""
 
-    @property
-    def sums(self) -> str | None:
-        """Name of the dtype of products of blocks and of their sums over some thousand rows; None: that of blocks."""
-
-    @property
-    def sum_dtype(self) -> DType | None:
-        """The dtype that `sums` names."""
-
-    def features(self) -> BlockMap:
-        """Return the map of rows to columns."""
-
-    def centred(self) -> BlockMap:
-        """Return the map less a point near the mean of its blocks, whose moments are swept."""
-
-    def noise(self) -> Array | None:
-        """Return the differences of blocks of some points from those in float64, (k, p); None where unknown."""
-
-    def sample_block(self) -> tuple[Array, Array] | None:
-        """Return columns of some points, (k, p), and k(x, x) of each, (k,); None where moments suffice."""
-
-    def figures(self) -> dict[str, int]:
-        """Return figures of the landmarks, for reports."""
-
 
 @dataclass(frozen=True, eq=False)
-class RowBasis:
+class RowBasis(ColumnMap):
     """The rows themselves as columns, summed about `shift` (d,)."""
 
     shift: Array
 
     dtype: ClassVar[str] = "float64"
-    sums: ClassVar[None] = None
-    sum_dtype: ClassVar[None] = None
 
     @property
     def width(self) -> int:
@@ -158,20 +165,7 @@ class RowBasis:
         return IdentityMap(self.shift)
 
     def centred(self) -> IdentityMap:
-        """Return the same map."""
         return self.features()
-
-    def noise(self) -> Array | None:
-        """Return None: rows are not rounded."""
-        return None
-
-    def sample_block(self) -> tuple[Array, Array] | None:
-        """Return None: moments suffice."""
-        return None
-
-    def figures(self) -> dict[str, int]:
-        """Return nothing: there are no landmarks."""
-        return {}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -33,14 +33,14 @@ from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from bigkernel.arrays import Array, DType, Index
+from bigkernel.arrays import Array, Index
 from bigkernel.config import settings
 from bigkernel.engine.process import free_memory
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError, PlanTooLargeError
 from bigkernel.estimators.checks import require_exact, warn_of_scales
-from bigkernel.estimators.fit_state import UNSTORED, Columns, RowBasis
+from bigkernel.estimators.fit_state import UNSTORED, ColumnMap, Columns, RowBasis
 from bigkernel.estimators.inputs import near_mean
 from bigkernel.events.job import spent
 from bigkernel.kernels import landmarks as draws
@@ -74,7 +74,7 @@ _PIECE_BYTES = 2**25  # of the rows of a piece of k-means||
 
 
 @dataclass(frozen=True, eq=False)
-class LandmarkBasis:
+class LandmarkBasis(ColumnMap):
     """Kernel values at landmarks."""
 
     kernel: Kernel  # every parameter a number
@@ -90,17 +90,10 @@ class LandmarkBasis:
         """Number of landmarks, m."""
         return len(self.landmarks)
 
-    @property
-    def sum_dtype(self) -> DType | None:
-        """The dtype that `sums` names."""
-        return None if self.sums is None else np.dtype(self.sums)
-
     def features(self) -> LandmarkMap:
-        """Return the map of rows to columns."""
         return LandmarkMap(self.kernel, self.landmarks, np.dtype(self.dtype))
 
     def centred(self) -> LandmarkMap:
-        """Return the map less a point near the mean of its blocks, whose moments are swept."""
         return replace(self.features(), shift=self.shift)
 
     @cached_property
@@ -171,7 +164,7 @@ class LandmarkBasis:
 
 
 @dataclass(frozen=True, eq=False)
-class FourierBasis:
+class FourierBasis(ColumnMap):
     """`width` random Fourier features about `origin` (d,); `mean` (m,) is a point near the mean of the features."""
 
     kernel: Kernel
@@ -183,18 +176,11 @@ class FourierBasis:
     mean: Array
     sums: str | None = None  # as in `LandmarkBasis`
 
-    @property
-    def sum_dtype(self) -> DType | None:
-        """The dtype that `sums` names."""
-        return None if self.sums is None else np.dtype(self.sums)
-
     def features(self) -> FourierMap:
-        """Return the map of rows to columns."""
         dtype = np.dtype(self.dtype)
         return FourierMap(self.kernel, self.seed, self.width, self.origin, self.orthogonal, dtype)
 
     def centred(self) -> FourierMap:
-        """Return the map less a point near the mean of its blocks, whose moments are swept."""
         return replace(self.features(), shift=self.mean.astype(self.dtype))
 
     def core(self) -> Array:
@@ -215,21 +201,9 @@ class FourierBasis:
         """Return no whitening."""
         return Whitening(self.width, self.width)
 
-    def noise(self) -> Array | None:
-        """Return None: features are of order one, and white."""
-        return None
-
-    def sample_block(self) -> tuple[Array, Array] | None:
-        """Return None: the features are white, so that moments suffice."""
-        return None
-
     def trace_error(self, moments: Moments) -> float | None:
         """Return None: it is unknown."""
         return None
-
-    def figures(self) -> dict[str, int]:
-        """Return nothing: there are no landmarks."""
-        return {}
 
 
 Basis = LandmarkBasis | FourierBasis

@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from bigkernel.arrays import Array
-from bigkernel.kernels.feature_maps import FeatureMap
+from bigkernel.kernels.feature_maps import FeatureMap, WithoutCaches
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Sums, weights_of
@@ -175,7 +175,7 @@ class LabelQuery:
 
 
 @dataclass(frozen=True, eq=False)
-class JointPseudoLabels(Sums):
+class JointPseudoLabels(WithoutCaches, Sums):
     """Sums of the target's features by predicted class, for several decisions over one map, from one sweep.
 
     Accumulates, with decisions along the first axis, `T` (p, c), `q` (c,), and `rows`, `n` (the sum of weights),
@@ -198,9 +198,6 @@ class JointPseudoLabels(Sums):
         for place, one in enumerate(self.queries):
             groups.setdefault(one.sides.source.tobytes(), []).append(place)
         return list(groups.values())
-
-    def __getstate__(self) -> dict[str, object]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_weights", "_same_target")}
 
     def zero(self) -> Accumulator:
         k, p, c = len(self.queries), self.features.width, self.queries[0].n_classes

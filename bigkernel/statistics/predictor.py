@@ -18,7 +18,7 @@ import numpy as np
 
 from bigkernel.arrays import Array, Index
 from bigkernel.errors import DataError
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, LandmarkSlices, slice_map
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, LandmarkSlices, WithoutCaches, slice_map
 from bigkernel.streaming.chunk import Chunk, MapCost
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _PREPARING = Lock()
 
 
 @dataclass(frozen=True, eq=False)
-class Predictor:
+class Predictor(WithoutCaches):
     """f(x) = φ(x)ᵀW + b."""
 
     features: IdentityMap | LandmarkMap | LandmarkSlices | FourierMap  # a single map of width p
@@ -78,9 +78,6 @@ class Predictor:
                 if isinstance(self.features, LandmarkMap):
                     _ = self.features.bound
                 _ = self.weights
-
-    def __getstate__(self) -> dict[str, object]:
-        return {key: value for key, value in self.__dict__.items() if key != "weights"}
 
     def fill(self, chunk: Chunk, block: Index, out: Array) -> None:
         """Write f of rows of the chunk into out (b, c) float64, one slice of columns after another."""
