@@ -92,9 +92,7 @@ class Training:
     @property
     def cells(self) -> Cells:
         """Domains and classes of methods with domains."""
-        cells = getattr(self.targets, "cells", self.targets)
-        assert isinstance(cells, Cells)
-        return cells
+        return cast(Cells, getattr(self.targets, "cells", self.targets))
 
     @property
     def sides(self) -> SourceTarget:

@@ -426,17 +426,9 @@ def read_cells(
 ) -> Training:
     """Return validated rows with their columns y, domain and weight, their cells, and the names of both.
 
-    Parameters
-    ----------
-    labels : whether to read labels; without them y is ignored, and cells are domains
-    fallback : for rows without domains: "refuse" them; "one": all are domain 0; "labels": labelled rows are
-        domain 0, the others domain 1
-    groups : whether to keep the column group too, whose rows are held out together
-
-    Raises
-    ------
-    DataError
-        Labels or domains are missing, have another length or an invalid dtype.
+    Without `labels` y is ignored, and cells are domains. `fallback` is for rows without domains: "refuse" them; "one":
+    all are domain 0; "labels": labelled rows are domain 0, the others domain 1. `groups`: keep the column group too,
+    whose rows are held out together.
     """
     rows = input_rows(estimator, X, reset=True)
     if not is_lazy(X):

@@ -54,21 +54,10 @@ class Partition:
 
 
 def partitions(cv: object, rows: Rows, labelled: Array | None, *, classifier: bool, seed: int) -> list[Partition]:
-    """Return partitions that together contain every split of `cv`.
+    """Return partitions that together contain every split of `cv` (`SweepSearchCV`).
 
-    Parameters
-    ----------
-    cv : see `SweepSearchCV`
-    rows : with their column y, and group and domain if they have them
-    labelled : (n,) bool, or None: read the labels only if the folds need them
-    classifier : whether y holds classes
-
-    Raises
-    ------
-    ConfigError
-        The value of `cv` is not supported.
-    DataError
-        There are fewer than two folds, groups or domains, or a column is missing.
+    `labelled` are the labelled rows, (n,) bool, or None: the labels are only read if the folds need them. `DataError`:
+    there are fewer than two folds, groups or domains, or a column is missing.
     """
     if hasattr(cv, "compute"):  # a Dask array
         cv = np.asarray(cv)
