@@ -263,12 +263,9 @@ class BasisChoice:
             draws.require_count(len(rows), self.count_for(rows) or 0)
 
     def choose(self, rows: Rows, *, look: bool = True, like: Basis | RowBasis | None = None) -> Basis:
-        """Choose the columns for rows.
+        """Choose the columns for rows, or take the landmarks of the basis `like`.
 
-        Parameters
-        ----------
-        look : False: take the first rows, which suffice for a plan
-        like : a basis whose landmarks to take
+        Without `look`, the first rows are taken, which suffice for a plan.
         """
         if self.fourier:
             return self._draw_features(rows, look=look)

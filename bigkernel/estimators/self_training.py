@@ -132,22 +132,16 @@ class AdaptingMethod(Method[ReducedSides, A]):
 class SelfTraining(Generic[A]):
     """A solution and the rounds that follow it, at most `count`; fewer where no label changes or labels collapse.
 
-    Each round is a `query` of pseudo-labels, a sweep of the target by the caller, and `take`, a solve.
-
-    Attributes
-    ----------
-    method
-    solved : the latest solution
-    rounds : `entropy`, `equivocation` and `changed` of each (see `JDA`)
-    fault : why they ended early, with the round of least equivocation kept; or ""
-    ended : whether the rounds have ended
+    Each round is a `query` of pseudo-labels, a sweep of the target by the caller, and `take`, a solve; `ended`: there
+    are no more.
     """
 
     method: AdaptingMethod[A]
-    solved: Solved[ReducedSides, A]
+    solved: Solved[ReducedSides, A]  # the latest solution
     count: int
+    # `entropy`, `equivocation` and `changed` of each (see `JDA`)
     rounds: list[dict[str, float]] = field(default_factory=list)
-    fault: str = ""
+    fault: str = ""  # why they ended early, with the round of least equivocation kept
 
     def __post_init__(self) -> None:
         self.ended = not self.count

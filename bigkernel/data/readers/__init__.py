@@ -130,12 +130,8 @@ def open_source(
         features, zero_based : libsvm: number of features; indices begin at 0
         grey : png: convert what is not 8-bit grey
 
-    Raises
-    ------
-    DataError
-        No such file or store, unknown format (lists the formats), or a head that does not make sense.
-    ConfigError
-        An option that the format does not take, or with an impossible value.
+    `DataError`: no such file or store, unknown format (lists the formats), or a head that does not make sense.
+    `ConfigError`: an option that the format does not take, or with an impossible value.
     """
     name = os.fspath(path)
     kind = _detect(name) if format == "auto" else format
