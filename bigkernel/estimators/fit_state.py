@@ -159,7 +159,6 @@ class RowBasis(ColumnMap):
         return len(self.shift)
 
     def features(self) -> IdentityMap:
-        """Return the map whose moments are swept, and by which rows are predicted."""
         return IdentityMap(self.shift)
 
     def centred(self) -> IdentityMap:

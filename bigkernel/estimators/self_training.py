@@ -118,11 +118,9 @@ class AdaptingMethod(Method[ReducedSides, A]):
         )
 
     def finish(self, solved: Solved[ReducedSides, A], data: Training, sweep: Report, skipped_rows: int) -> MomentFit:
-        """Return the fit after the rounds."""
         return self_train(self, solved, data, sweep, skipped_rows)
 
     def report(self, fit: Fit) -> Report:
-        """Return the numbers of rows of source and target, and the rounds."""
         assert isinstance(fit, MomentFit)
         target, source = (int(count) for count in fit.statistics["rows"])
         return {"source_rows": source, "target_rows": target, "rounds": list(fit.rounds)}

@@ -146,7 +146,6 @@ class AdaptingSweep(GridSweep):
 
     @property
     def rounds(self) -> int:
-        """Maximum number of rounds of a candidate."""
         return max(int(_adapting(candidate).n_rounds) for candidate in self.candidates)
 
     def statistic(
@@ -185,7 +184,6 @@ class AdaptingSweep(GridSweep):
         return PlanLine(text, flops / len(plans), largest, rounds * len(plans))
 
     def solve_kernel(self, sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolutions]:
-        """Return the first solutions of all candidates, by fold."""
         problem, splits, sides = sums.problem, sums.partition.splits, sums.partition.sides
         assert sides is not None
         assert sums.whitening is not None
@@ -201,7 +199,6 @@ class AdaptingSweep(GridSweep):
     def finish(
         self, data: SearchData, partition: Partition, solved: list[list[FoldSolutions]]
     ) -> list[list[FoldSolutions]]:
-        """Return the candidates after their rounds."""
         basis, rows = of_kernel(self.lead.basis), partition.attach(data.rows)
         with keeping_blocks(basis.features(), rows) as kept:
             return [_self_train(replace(kept, shift=basis.centred().shift), rows, one) for one in solved]

@@ -152,7 +152,6 @@ class SplitMomentStatistic(SourceTargetStatistic):
 
     @property
     def groups(self) -> int:
-        """Number of groups, g."""
         return len(self.splits.targets)
 
     def _split(self, chunk: Chunk) -> list[Array | None]:
