@@ -47,18 +47,9 @@ class Inputs:
     target_domains: Array | None = None
 
     @classmethod
-    def of(
-        cls,
-        estimator: BaseEstimator,
-        *,
-        classes: Array | None = None,
-        flat: bool | None = None,
-        target_shift: Array | None = None,
-        domains: Array | None = None,
-    ) -> Self:
+    def of(cls, estimator: BaseEstimator) -> Self:
         """Take the features from an estimator that scikit-learn has validated."""
-        names = getattr(estimator, "feature_names_in_", None)
-        return cls(estimator.n_features_in_, names, classes, flat, target_shift, domains)
+        return cls(estimator.n_features_in_, getattr(estimator, "feature_names_in_", None))
 
     def of_targets(self) -> Inputs:
         """Return the inputs of targets without a shift."""

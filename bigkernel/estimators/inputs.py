@@ -207,7 +207,7 @@ def read_training(
             raise DataError(f"classes: expected those of the first call, {labels.tolist()}, found {listed.tolist()}")
         rows, targets = class_targets(estimator, rows, y, labels)
         rows = as_rows(rows, weight=sample_weight, domain=domain)
-        inputs = known or Inputs.of(estimator, classes=labels)
+        inputs = known or replace(Inputs.of(estimator), classes=labels)
         return Training(weigh_classes(estimator, rows, targets, inputs), targets, inputs)
     rows = as_rows(rows, y, weight=sample_weight, domain=domain)
     shape = rows.columns["y"].shape
@@ -216,7 +216,7 @@ def read_training(
     targets = Targets(width, missing=-1 if y is None and rows.classes else None)
     if known is None:
         shift = near_target(rows, targets) if getattr(estimator, "fit_intercept", False) else np.zeros(width)
-        known = Inputs.of(estimator, flat=len(shape) == 1, target_shift=shift)
+        known = replace(Inputs.of(estimator), flat=len(shape) == 1, target_shift=shift)
     elif width != len(known.shift):
         raise DataError(f"y: expected {len(known.shift)} targets as before, found {width}")
     return Training(rows, replace(targets, shift=known.shift) if known.shift.any() else targets, known)
@@ -447,7 +447,7 @@ def read_cells(
     assert targets.classes is not None
     rows, domains, known = _domains(estimator, rows, fallback)
     cells = Cells(known, targets.classes, targets.position)
-    inputs = Inputs.of(estimator, classes=classes, domains=domains if names is None else names)
+    inputs = replace(Inputs.of(estimator), classes=classes, domains=domains if names is None else names)
     return Training(weigh_classes(estimator, rows, cell_targets(cells), inputs), cells, inputs)
 
 
