@@ -336,6 +336,7 @@ class RunState:
     segments_done: int = 0
     rows: int = 0
     rows_done: int = 0
+    repeats: int = 0  # times a segment was restarted
     changed: float = 0.0  # seconds since 1970 of the last receipt, or of the manifest
     holder: str = ""  # process and host working on it, or empty
 
@@ -384,6 +385,7 @@ def _state(path: Path, above: str) -> RunState:
         len(done),
         rows,
         sum(receipt.rows for receipt in done),
+        sum(max(0, len(run.starts(f"0-{i}")) - 1) for i in range(segments)),
         max((os.path.getmtime(file) for file in (path / "receipts").glob("*.json")), default=manifest.stat().st_mtime),
         holder,
     )
