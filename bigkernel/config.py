@@ -7,7 +7,7 @@ that subtree is read. Dask accepts unknown keys and wrong types; `settings()` do
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +19,27 @@ from bigkernel.errors import ConfigError
 _DEFAULTS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("bigkernel.yaml").read_text())
 dask.config.update_defaults(_DEFAULTS)
 
-# key: (minimum, maximum)
-_RANGES: dict[str, tuple[int, int]] = {
-    "segment_rows": (1, 2**40),
-    "min_segments": (1, 2**20),
-    "block_rows": (1, 2**20),
-    "chunk_bytes": (1024, 2**31),
-    "stall_seconds": (1, 30 * 86400),
-    "retries": (0, 100),
-    "grace_seconds": (0, 86400),
-    "worker_ttl_seconds": (1, 86400),
-    "allowed_failures": (0, 1000),
-    "memory_limit_bytes": (100_000_000, 2**50),
-    "worker_base_bytes": (0, 2**40),
-}
+
+def _within(least: int, most: int) -> dict[str, tuple[int, int]]:
+    """Return the metadata of a setting that is a whole number from `least` to `most`."""
+    return {"range": (least, most)}
 
 
 @dataclass(frozen=True)
 class Settings:
     """Validated settings; `bigkernel.yaml` describes each one."""
 
-    segment_rows: int
-    min_segments: int
-    block_rows: int
-    chunk_bytes: int
-    stall_seconds: int
-    retries: int
-    grace_seconds: int
-    worker_ttl_seconds: int
-    allowed_failures: int
-    memory_limit_bytes: int
-    worker_base_bytes: int
+    segment_rows: int = field(metadata=_within(1, 2**40))
+    min_segments: int = field(metadata=_within(1, 2**20))
+    block_rows: int = field(metadata=_within(1, 2**20))
+    chunk_bytes: int = field(metadata=_within(1024, 2**31))
+    stall_seconds: int = field(metadata=_within(1, 30 * 86400))
+    retries: int = field(metadata=_within(0, 100))
+    grace_seconds: int = field(metadata=_within(0, 86400))
+    worker_ttl_seconds: int = field(metadata=_within(1, 86400))
+    allowed_failures: int = field(metadata=_within(0, 1000))
+    memory_limit_bytes: int = field(metadata=_within(100_000_000, 2**50))
+    worker_base_bytes: int = field(metadata=_within(0, 2**40))
     block_cache: int | str
     monitor: bool
     page_hosts: tuple[str, ...]
@@ -59,6 +49,9 @@ class Settings:
         """Least memory of a worker process beside its tasks: `worker_base_bytes` if above the default, else 0."""
         default: int = _DEFAULTS["bigkernel"]["worker-base-bytes"]
         return self.worker_base_bytes if self.worker_base_bytes > default else 0
+
+
+_RANGES = {one.name: one.metadata["range"] for one in fields(Settings) if one.metadata}
 
 
 def settings(**overrides: int | None) -> Settings:

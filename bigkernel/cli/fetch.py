@@ -31,7 +31,7 @@ def fetch(dataset: str, directory: str, as_json: bool) -> None:
     files: dict[str, str] = {}
     for file in chosen.files:
         with bar(f"fetch {file.name}", enabled=not as_json, unit="bytes") as update:
-            mirror = fetch_file(file, directory, progress=update).mirror
+            mirror = fetch_file(file, directory, progress=update)
         files[file.name] = f"from {urlsplit(mirror).netloc}" if mirror else "already present"
     following = [command.format(dir=shlex.quote(directory)) for command in chosen.next_commands]
     figures = {"data_set": chosen.description, "files": files}

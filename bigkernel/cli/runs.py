@@ -118,12 +118,7 @@ def source_at(place: str, tls: str | None) -> Iterator[Callable[[], State]]:
 def ask_scheduler(client: Client, address: str) -> State:
     """Return the state of the jobs on a scheduler.
 
-    Raises
-    ------
-    ConfigError
-        No job of ours has run there, or its version differs.
-    StalledError
-        It does not answer.
+    `ConfigError`: no job of ours has run there, or its version differs. `StalledError`: it does not answer.
     """
     from bigkernel.events.board import VERSION
     from bigkernel.events.plugin import state_of

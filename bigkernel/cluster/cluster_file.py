@@ -1,8 +1,6 @@
-"""Cluster files: `cluster_of` validates a mapping, key by key, and returns plain frozen data.
+"""Cluster files: `cluster_of` validates a mapping, key by key, and returns plain frozen data, which `connect` takes.
 
-`connect` takes the result. `cluster/*.yaml` are examples that explain every key.
-
-YAML files are read as data only: no tags that make objects, no aliases.
+YAML files are read as data only: no tags that make objects, no aliases. `cluster/*.yaml` explain every key.
 """
 
 from __future__ import annotations

@@ -352,13 +352,6 @@ class CorpusWriter:
     columns : mapping of column name to dtype; a name of `KEPT` in the place of "y" or "id" is for `store`
     info : CorpusInfo (its `complete` is ours to set)
     chunk_rows : None: `chunk_rows_for`
-
-    Raises
-    ------
-    DataError
-        A target that exists or cannot be written (a full disk, …), rows that do not fit, chunks that are missing.
-    ConfigError
-        A name, image shape, scale or chunk_rows that is none.
     """
 
     def __init__(

@@ -44,15 +44,6 @@ class Dataset:
     next_commands: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """A file in its folder, and the mirror that it came from ("": it was there)."""
-
-    path: Path
-    mirror: str
-    failures: tuple[str, ...] = ()
-
-
 _RAW = "https://raw.githubusercontent.com"
 _ESL_COPY = f"{_RAW}/dgkim5360/the-elements-of-statistical-learning-notebooks/2c13a4818379451bcce802bcd7917f4878e12977"
 
@@ -154,20 +145,16 @@ def fetch_file(
     *,
     progress: Progress | None = None,
     wait_seconds: float = WAIT_SECONDS,
-) -> Fetched:
-    """Put one file into `folder`, which is made, from the first mirror that gives the right content.
+) -> str:
+    """Put one file into `folder`, which is made, from the first mirror that gives the right content; return its URL.
 
-    `progress` is called with the bytes received, and the size where it is known. `wait_seconds` bounds the wait for a
-    connection and between two pieces of an answer.
-
-    Raises
-    ------
-    DataError
-        No mirror gave it (says why, mirror by mirror), or another file of its name is there. Nothing is left then.
+    The URL is "" if the file was there. `progress` is called with the bytes received, and the size where it is known.
+    `wait_seconds` bounds the wait for a connection and between two pieces of an answer. `DataError`: no mirror gave it
+    (says why, mirror by mirror), or another file of its name is there; nothing is left then.
     """
     target = Path(folder, file.name)
     if is_there(file, folder):
-        return Fetched(target, "")
+        return ""
     require_free(folder, 2 * file.content_bytes, file.name)
     Path(folder).mkdir(parents=True, exist_ok=True)
     failures: list[str] = []
@@ -181,7 +168,7 @@ def fetch_file(
         except DataError as error:
             failures.append(f"{url}: {str(error).replace(str(partial), 'the file')}")
             continue
-        return Fetched(target, url, tuple(failures))
+        return url
     raise DataError(f"{file.name}: download failed from all mirrors: " + "; ".join(failures))
 
 

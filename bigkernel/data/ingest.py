@@ -40,19 +40,12 @@ def ingest(
     chunk_rows: int | None = None,
     progress: Progress | None = None,
 ) -> Corpus:
-    """Write the rows and labels of one source, or of several compatible ones, as a corpus.
+    """Write the rows and labels of one source, or of several compatible ones, as a corpus; see `write_corpus`.
 
-    The classes of several are joined, and the column `domain` is 0, 1, … by file.
-
-    Parameters
-    ----------
-    target_path, overwrite, classes, chunk_rows : see `write_corpus`
-    name : of the corpus; None: the first file's
-    split : named shares of the rows that go to corpora of their own: train.corpus and train-test.corpus
-    progress : called after each batch with the rows done and the rows in all (None: not known)
-
-    After a DataError (a file, files that do not agree, a share without rows, a target that cannot be written) nothing
-    new is left at `target_path`.
+    The classes of several are joined, and the column `domain` is 0, 1, … by file. The name is that of the first file by
+    default. `split` names shares of the rows that go to corpora of their own: train.corpus and train-test.corpus.
+    `progress` is called after each batch with the rows done and the rows in all (None: not known). After a DataError
+    nothing new is left at `target_path`.
     """
     sources = [source] if isinstance(source, Source) else list(source)
     shares = ("", *(split.shares if split else ()))

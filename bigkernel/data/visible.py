@@ -58,24 +58,15 @@ class Log(logging.LoggerAdapter[logging.Logger]):
             return
         error = kwargs.pop("exc_info", None)
         error = sys.exc_info()[1] if error is True else error
+        shown = [visible(one) if isinstance(one, str | BaseException | os.PathLike) else one for one in args]
         if error:
-            msg, args = f"{msg}\n%s", (*args, _Shown("".join(traceback.format_exception(error))))
+            msg, shown = f"{msg}\n%s", [*shown, visible("".join(traceback.format_exception(error)), lines=True)]
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
-        super().log(level, msg, *map(_argument, args), **kwargs)
+        super().log(level, msg, *shown, **kwargs)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Return the line unchanged: its format string is ours."""
         return msg, kwargs
-
-
-class _Shown(str):
-    """Lines that are displayed as separate lines."""
-
-
-def _argument(value: object) -> object:
-    if isinstance(value, _Shown):
-        return visible(value, lines=True)
-    return visible(value) if isinstance(value, str | BaseException | os.PathLike) else value
 
 
 def log_of(module: str) -> Log:

@@ -37,20 +37,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The expected time of the sweeps of a job.
+    """The expected time of the sweeps of a job."""
 
-    Attributes
-    ----------
-    seconds : expected, of what precedes the first long sweep and of all sweeps: the middle of the range
-    least, most : the range that the pilot supports
-    before_seconds : of what precedes the first long sweep: landmarks, previews; measured
-    pilot_seconds, pilot_rows : what the pilot itself took, and rows that it swept; 0 where the whole job was run
-    """
-
-    seconds: float
+    seconds: float  # expected, of what precedes the first long sweep and of all sweeps: the middle of the range
+    # least, most: the range that the pilot supports
     least: float
     most: float
-    before_seconds: float
+    before_seconds: float  # of what precedes the first long sweep: landmarks, previews; measured
+    # pilot_seconds, pilot_rows: what the pilot itself took, and rows that it swept; 0 where the whole job was run
     pilot_seconds: float
     pilot_rows: int
 
@@ -63,31 +57,13 @@ class _Stopped(BaseException):
 
 
 def pilot(job: Callable[[], object], *, flops: float | None = None, workers: int | None = None) -> Estimate:
-    """Estimate the seconds of a job from a short piece of its first long sweep.
+    """Estimate the seconds of a job from a short piece of its first long sweep; measure one that has no long sweep.
 
     Parameters
     ----------
-    job : callable
-        Starts the job: `lambda: model.fit(rows)`. It runs in the surrounding `executing`.
-    flops : float, optional
-        Of all sweeps of the job, from its plan. Default: those of the first long sweep.
-    workers : int, optional
-        Number of concurrent tasks to extrapolate to, if it differs from the pilot's.
-
-    Returns
-    -------
-    Estimate
-        Measured, not extrapolated, if no sweep of the job is long.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bigkernel import KernelRidge
-    >>> X = np.random.default_rng(0).random((20_000, 3))
-    >>> model = KernelRidge("gaussian", n_landmarks=50)
-    >>> estimate = pilot(lambda: model.fit(X, X[:, 0]))
-    >>> estimate.least <= estimate.seconds <= estimate.most
-    True
+    job : starts the job in the surrounding `executing`: `lambda: model.fit(rows)`
+    flops : of all sweeps of the job, from its plan; None: those of the first long sweep
+    workers : number of concurrent tasks to extrapolate to; None: as many as in the pilot
     """
     start = time.perf_counter()
     token = before_sweep.set(_stop_if_long)

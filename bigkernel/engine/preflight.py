@@ -101,18 +101,10 @@ def check_cluster(
 ) -> Memory:
     """Return the planned memory of the workers, and the blocks of `owner`; raise an error if they cannot do the job.
 
-    What a worker holds before its first task is what it says, not a constant.
-
-    Raises
-    ------
-    StalledError
-        No workers, or they do not answer.
-    ConfigError
-        A worker lacks bigkernel, or has other versions of it or of what it computes with.
-    DataError
-        A worker cannot read the input, or write the run.
-    PlanTooLargeError
-        The plan does not fit in the memory of a worker.
+    What a worker holds before its first task is what it says, not a constant. `StalledError`: no workers, or they do
+    not answer. `ConfigError`: a worker lacks bigkernel, or has other versions of it or of what it computes with.
+    `DataError`: a worker cannot read the input, or write the run. `PlanTooLargeError`: the plan does not fit in the
+    memory of a worker.
     """
     wait_for_workers(client, 1, config.stall_seconds)
     states = ask(client, rows, run, config, owner)

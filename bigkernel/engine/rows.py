@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Literal, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeGuard
 
 import dask
 import numpy as np
@@ -35,6 +35,7 @@ from bigkernel.data.corpus import COLUMNS, IDENTITY, Corpus, open_corpus
 from bigkernel.data.labels import named_labels
 from bigkernel.errors import DataError
 from bigkernel.html import table
+from bigkernel.kernels.feature_maps import WithoutCaches
 from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, apply_maps, mapped_width
 
 if TYPE_CHECKING:
@@ -81,31 +82,38 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class NumpySource(Source):
-    """Rows `offset` and up of a matrix in memory."""
+class _ArraySource(Source):
+    """Rows `offset` and up of a matrix that can be sliced."""
 
-    values: Array
+    array: Array | sparse.csr_array | da.Array
     offset: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.values.shape
+        return tuple(self.array.shape)
 
     @property
     def dtype(self) -> DType:
-        return self.values.dtype
+        return np.dtype(self.array.dtype)
+
+    def restrict(self, start: int, stop: int) -> Self:
+        return replace(self, array=self.array[start - self.offset : stop - self.offset], offset=start)
+
+
+@dataclass(frozen=True, eq=False)
+class NumpySource(_ArraySource):
+    """Rows of a matrix in memory."""
+
+    array: Array
 
     def read(self, start: int, stop: int) -> Array:
-        return self.values[start - self.offset : stop - self.offset]
-
-    def restrict(self, start: int, stop: int) -> Source:
-        return NumpySource(self.read(start, stop), start)
+        return self.array[start - self.offset : stop - self.offset]
 
     def fingerprint(self) -> str:
-        return zarr_arrays.digest({"values": self.values})
+        return zarr_arrays.digest({"values": self.array})
 
     def state(self) -> object:
-        values: object = self.values
+        values: object = self.array
         while values is not None and not isinstance(values, np.memmap):
             values = getattr(values, "base", None)
         if values is None or values.filename is None:
@@ -119,32 +127,14 @@ class NumpySource(Source):
         return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-class _ArraySource(Source):
-    """A source with the shape and dtype of `array`."""
-
-    array: sparse.csr_array | da.Array
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.array.shape)
-
-    @property
-    def dtype(self) -> DType:
-        return np.dtype(str(self.array.dtype))
-
-
 @dataclass(frozen=True, eq=False)
 class SparseSource(_ArraySource):
-    """Rows `offset` and up of a SciPy matrix in memory (CSR), made dense piece by piece when read."""
+    """Rows of a SciPy matrix in memory (CSR), made dense piece by piece when read."""
 
     array: sparse.csr_array
-    offset: int = 0
 
     def read(self, start: int, stop: int) -> Array:
         return np.asarray(self.array[start - self.offset : stop - self.offset].toarray())
-
-    def restrict(self, start: int, stop: int) -> Source:
-        return SparseSource(self.array[start - self.offset : stop - self.offset], start)
 
     def fingerprint(self) -> str:
         arrays = {name: getattr(self.array, name) for name in ("data", "indices", "indptr")}
@@ -157,7 +147,7 @@ class SparseSource(_ArraySource):
 
 
 @dataclass(frozen=True, eq=False)
-class ZarrSource(Source):
+class ZarrSource(WithoutCaches, Source):
     """A zarr array: by path and name if it is ours (opened again in every process), or the given object.
 
     `digests` are those of the chunks of an array of ours, which every read verifies.
@@ -174,9 +164,6 @@ class ZarrSource(Source):
         if self.foreign is not None:
             return self.foreign
         return zarr_arrays.open_store(self.path, "corpus").array(self.name)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {key: value for key, value in self.__dict__.items() if key != "array"}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -213,7 +200,6 @@ class DaskSource(_ArraySource):
     """A Dask array with known chunks, computed piece by piece inside the task that needs it."""
 
     array: da.Array
-    offset: int = 0
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -226,10 +212,10 @@ class DaskSource(_ArraySource):
         values = piece.compute(scheduler=futures[0].client.get if futures else "synchronous")
         return np.asarray(values.toarray() if sparse.issparse(values) else values)
 
-    def restrict(self, start: int, stop: int) -> Source:
+    def restrict(self, start: int, stop: int) -> Self:
         # only the graph of these rows travels with the task
         (piece,) = dask.optimize(self.array[start - self.offset : stop - self.offset])
-        return DaskSource(piece, start)
+        return replace(self, array=piece, offset=start)
 
     def fingerprint(self) -> str:
         return f"dask {self.array.name}"
@@ -328,12 +314,8 @@ def corpus_sources(corpus: Corpus) -> dict[str, ZarrSource]:
 
 def window(source: Source, start: int, stop: int) -> Source:
     """Return rows start … stop of a source as a source."""
-    if isinstance(source, NumpySource):
-        return NumpySource(source.read(start, stop))
-    if isinstance(source, SparseSource):
-        return SparseSource(source.array[start:stop])
-    if isinstance(source, DaskSource):
-        return DaskSource(source.array[start:stop])
+    if isinstance(source, _ArraySource):
+        return replace(source, array=source.array[start:stop])
     return Window(source, start, stop - start)
 
 
@@ -526,20 +508,7 @@ class Rows:
         return replace(self, bad_rows="skip")
 
     def window(self, start: int, stop: int) -> Rows:
-        """Return rows start … stop with their columns as rows numbered from 0.
-
-        Raises
-        ------
-        DataError
-            Not within the rows, or empty.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from bigkernel.engine.rows import as_rows
-        >>> as_rows(np.arange(8.0)[:, None]).window(2, 5).read(0, 3).x[:, 0]
-        array([2., 3., 4.])
-        """
+        """Return rows start … stop with their columns as rows numbered from 0; `DataError` if there are none."""
         if not 0 <= start < stop <= len(self):
             raise DataError(f"{self.name}: expected rows within 0 to {len(self):,}, found {start:,} to {stop:,}")
         name = f"{self.name}, rows {start:,} to {stop:,}"
@@ -642,10 +611,7 @@ class Rows:
     def validate_or_mask(self, chunk: Chunk) -> tuple[Chunk, int]:
         """Return a chunk for a statistic and the number of its bad rows, which are masked with weight 0.
 
-        Raises
-        ------
-        DataError
-            Rows that are not finite and not to be skipped; names the array, the first ones and their number.
+        `DataError`: rows that are not finite and not to be skipped; names the array, the first ones and their number.
         """
         if self.bad_rows == "refuse":
             chunk.require_finite(self.name)
@@ -656,10 +622,7 @@ class Rows:
     def take(self, index: Array) -> Array:
         """Map the rows of sorted ids, (k, d) float64; skipped bad rows are the mean of the rest.
 
-        Raises
-        ------
-        DataError
-            A row that is not finite and not to be skipped.
+        `DataError`: a row that is not finite and not to be skipped.
         """
         none = np.empty((0, self.x.shape[1]))
         taken = np.concatenate([none, *self._gather(index, self.x.read)], dtype=np.float64)
@@ -713,12 +676,8 @@ def as_rows(
 ) -> Rows:
     """Return rows of an array (NumPy, Dask, zarr, xarray), a frame (pandas, Dask, Arrow), a Corpus or Rows.
 
-    Columns that are given here come before those that it has.
-
-    Raises
-    ------
-    DataError
-        Not a matrix of numbers, or a column of another length.
+    Columns that are given here come before those that it has. `DataError`: not a matrix of numbers, or a column of
+    another length.
     """
     if isinstance(X, Rows):
         rows = X

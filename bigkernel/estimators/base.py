@@ -490,6 +490,16 @@ class RowsEstimator(BaseEstimator):
         return prediction_store.open_predictions(path)
 
 
+def _score(self: RowsEstimator, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
+    """Return R², or the accuracy of a classifier; of semi-supervised estimators over the rows with a label.
+
+    Lazy input is scored by one sweep, without the rows that have no label, by its own labels unless y is given.
+    """
+    if is_lazy(X):
+        return score(self.score_totals(X, y, sample_weight))
+    return score_in_memory(self, X, y, sample_weight)
+
+
 class Regressor(MultiOutputMixin, RegressorMixin, RowsEstimator):
     """Base of the regressors; comes before `LandmarkEstimator` among the bases."""
 
@@ -498,14 +508,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, RowsEstimator):
         """Add rows; the result is the fit to all rows with the landmarks that the first call chose."""
         return self._partial_fit(X, y, None, sample_weight)
 
-    def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
-        """Return R², of semi-supervised regressors over the rows with a target.
-
-        Lazy input is scored by one sweep, without the rows that have no target, by its own targets unless y is given.
-        """
-        if is_lazy(X):
-            return score(self.score_totals(X, y, sample_weight))
-        return score_in_memory(self, X, y, sample_weight)
+    score = _score
 
 
 class Classifier(ClassifierMixin, RowsEstimator):
@@ -530,14 +533,7 @@ class Classifier(ClassifierMixin, RowsEstimator):
             )
         return self._partial_fit(X, y, classes, sample_weight)
 
-    def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
-        """Return the accuracy, of semi-supervised classifiers over the rows with a label.
-
-        Lazy input is scored by one sweep, without the rows that have no label, by its own labels unless y is given.
-        """
-        if is_lazy(X):
-            return score(self.score_totals(X, y, sample_weight))
-        return score_in_memory(self, X, y, sample_weight)
+    score = _score
 
     def decision_function(self, X: RowsLike) -> Array | da.Array:
         """Compute the values of f: (n, c), or (n,) for two classes (positive: the second)."""

@@ -131,7 +131,6 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
             )
 
     def report(self, fit: Fit) -> Report:
-        """Return the components and domains."""
         solution, domains = fit.solution, fit.inputs.domains
         assert isinstance(solution, ComponentSolution)
         assert domains is not None

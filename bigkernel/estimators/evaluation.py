@@ -5,10 +5,9 @@ Of a model on rows with labels:
 rows, seconds      number of scored rows, and the time that took
 of, corpus         "held-out", "training" or "scored"; and the path of the corpus
 classifiers        accuracy_percent, standard_error_percent, balanced_accuracy_percent (mean over classes),
-                   error_percent, classes; confusion (true by predicted
-                   class) up to 64 classes, beyond that `confused`, the most frequent [true, predicted, rows]; worst
-                   (row, true, predicted, margin: lists of at most 40; images where rows are pictures);
-                   log_loss (nats), brier, calibration_error of a model with probabilities
+                   error_percent, classes; confusion (true by predicted class) up to 64 classes, beyond that `confused`,
+                   the most frequent [true, predicted, rows]; worst (row, true, predicted, margin: lists of at most 40;
+                   images where rows are pictures); log_loss (nats), brier, calibration_error with probabilities
 regressors         r2, rmse, mae, mse, residuals (counts in 40 bins from −4 to 4), residual_unit (what 1 is, in
                     targets); sample (row, actual, predicted: lists of at most 400, of the first of `targets` targets)
 """

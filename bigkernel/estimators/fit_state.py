@@ -33,40 +33,23 @@ UNSTORED = {"stored": False}  # metadata of fields that a model file leaves out
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Names and kinds of the columns of a fit; None where there are none of a kind.
+    """Names and kinds of the columns of a fit; None where there are none of a kind."""
 
-    Attributes
-    ----------
-    n_features : d
-    feature_names : (d,)
-    classes : (c,) sorted labels
-    flat : whether numeric targets are one column (n,), not (n, c)
-    target_shift : (c,) a point near the mean of numeric targets, subtracted before they are summed
-    domains, source_domains, target_domains : sorted integers or names
-    """
-
-    n_features: int
-    feature_names: Array | None = None
-    classes: Array | None = None
-    flat: bool | None = None
+    n_features: int  # d
+    feature_names: Array | None = None  # (d,)
+    classes: Array | None = None  # (c,) sorted labels
+    flat: bool | None = None  # whether numeric targets are one column (n,), not (n, c)
+    # (c,) a point near the mean of numeric targets, subtracted before they are summed
     target_shift: Array | None = None
+    # domains, source_domains, target_domains: sorted integers or names
     domains: Array | None = None
     source_domains: Array | None = None
     target_domains: Array | None = None
 
     @classmethod
-    def of(
-        cls,
-        estimator: BaseEstimator,
-        *,
-        classes: Array | None = None,
-        flat: bool | None = None,
-        target_shift: Array | None = None,
-        domains: Array | None = None,
-    ) -> Self:
+    def of(cls, estimator: BaseEstimator) -> Self:
         """Take the features from an estimator that scikit-learn has validated."""
-        names = getattr(estimator, "feature_names_in_", None)
-        return cls(estimator.n_features_in_, names, classes, flat, target_shift, domains)
+        return cls(estimator.n_features_in_, getattr(estimator, "feature_names_in_", None))
 
     def of_targets(self) -> Inputs:
         """Return the inputs of targets without a shift."""
@@ -100,9 +83,7 @@ class Training:
     @property
     def cells(self) -> Cells:
         """Domains and classes of methods with domains."""
-        cells = getattr(self.targets, "cells", self.targets)
-        assert isinstance(cells, Cells)
-        return cells
+        return cast(Cells, getattr(self.targets, "cells", self.targets))
 
     @property
     def sides(self) -> SourceTarget:
@@ -111,7 +92,39 @@ class Training:
         return self.targets
 
 
-class Columns(Protocol):
+class ColumnMap(Protocol):
+    """Base of the columns of a fit; without more, they have no rounding of their own, and moments suffice."""
+
+    @property
+    def sums(self) -> str | None:
+        """Name of the dtype of products of blocks and of their sums over some thousand rows; None: that of blocks."""
+        return None
+
+    @property
+    def sum_dtype(self) -> DType | None:
+        """The dtype that `sums` names."""
+        return None if self.sums is None else np.dtype(self.sums)
+
+    def features(self) -> BlockMap:
+        """Return the map of rows to columns."""
+
+    def centred(self) -> BlockMap:
+        """Return the map less a point near the mean of its blocks, whose moments are swept."""
+
+    def noise(self) -> Array | None:
+        """Return the differences of blocks of some points from those in float64, (k, p); None where unknown."""
+        return None
+
+    def sample_block(self) -> tuple[Array, Array] | None:
+        """Return columns of some points, (k, p), and k(x, x) of each, (k,); None where moments suffice."""
+        return None
+
+    def figures(self) -> dict[str, int]:
+        """Return figures of the landmarks, for reports."""
+        return {}
+
+
+class Columns(ColumnMap, Protocol):
     """The columns of a fit: rows as they are, or `LandmarkBasis` and `FourierBasis` of a kernel."""
 
     @property
@@ -122,39 +135,14 @@ class Columns(Protocol):
     def dtype(self) -> str:
         """The dtype of blocks."""
 
-    @property
-    def sums(self) -> str | None:
-        """Name of the dtype of products of blocks and of their sums over some thousand rows; None: that of blocks."""
-
-    @property
-    def sum_dtype(self) -> DType | None:
-        """The dtype that `sums` names."""
-
-    def features(self) -> BlockMap:
-        """Return the map of rows to columns."""
-
-    def centred(self) -> BlockMap:
-        """Return the map less a point near the mean of its blocks, whose moments are swept."""
-
-    def noise(self) -> Array | None:
-        """Return the differences of blocks of some points from those in float64, (k, p); None where unknown."""
-
-    def sample_block(self) -> tuple[Array, Array] | None:
-        """Return columns of some points, (k, p), and k(x, x) of each, (k,); None where moments suffice."""
-
-    def figures(self) -> dict[str, int]:
-        """Return figures of the landmarks, for reports."""
-
 
 @dataclass(frozen=True, eq=False)
-class RowBasis:
+class RowBasis(ColumnMap):
     """The rows themselves as columns, summed about `shift` (d,)."""
 
     shift: Array
 
     dtype: ClassVar[str] = "float64"
-    sums: ClassVar[None] = None
-    sum_dtype: ClassVar[None] = None
 
     @property
     def width(self) -> int:
@@ -162,24 +150,10 @@ class RowBasis:
         return len(self.shift)
 
     def features(self) -> IdentityMap:
-        """Return the map whose moments are swept, and by which rows are predicted."""
         return IdentityMap(self.shift)
 
     def centred(self) -> IdentityMap:
-        """Return the same map."""
         return self.features()
-
-    def noise(self) -> Array | None:
-        """Return None: rows are not rounded."""
-        return None
-
-    def sample_block(self) -> tuple[Array, Array] | None:
-        """Return None: moments suffice."""
-        return None
-
-    def figures(self) -> dict[str, int]:
-        """Return nothing: there are no landmarks."""
-        return {}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -283,27 +257,18 @@ class AlignedComponents(AlignedSolution, SpectralSolution):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
-    """Sums, and all else that a solve needs.
+    """Sums, and all else that a solve needs."""
 
-    Attributes
-    ----------
-    inputs : of the rows
-    basis : of the columns
-    statistics : the sums of one sweep
-    pseudo_labels : of the last round, for methods with rounds of them
-    centre : (p,) subtracted from the columns before they are summed; None: 0
-    folds : the sums of the labelled rows by fold, until probabilities are calibrated; or None
-    r_factor : R (q, q) of the same rows about the same points, where moments were not enough (`statistics.qr`)
-    neighbors : number of landmarks through which a row of the graph is connected; None: no graph, or not stored
-    """
-
-    inputs: Inputs
-    basis: Columns
-    statistics: Accumulator
-    pseudo_labels: PseudoLabels | None = None
-    centre: Array | None = None
+    inputs: Inputs  # of the rows
+    basis: Columns  # of the columns
+    statistics: Accumulator  # the sums of one sweep
+    pseudo_labels: PseudoLabels | None = None  # of the last round, for methods with rounds of them
+    centre: Array | None = None  # (p,) subtracted from the columns before they are summed; None: 0
+    # the sums of the labelled rows by fold, until probabilities are calibrated; or None
     folds: Accumulator | None = field(default=None, metadata=UNSTORED)
+    # R (q, q) of the same rows about the same points, where moments were not enough (`statistics.qr`)
     r_factor: Array | None = None
+    # number of landmarks through which a row of the graph is connected; None: no graph, or not stored
     neighbors: int | None = None
 
     @classmethod
@@ -373,24 +338,17 @@ class Solved(Generic[R, S]):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MomentFit(Problem):
-    """A fit from sums, from which another penalty or more rows are fitted without the old rows.
+    """A fit from sums, from which another penalty or more rows are fitted without the old rows."""
 
-    Attributes
-    ----------
-    solution : of these sums
-    diagnostics : figures of the solve by name
-    sweep : report of the sweep; empty where the sums came from elsewhere
-    skipped_rows : number of bad rows that were left out
-    rounds : figures of each round of pseudo-labels
-    calibration : of values of f to probabilities, if requested
-    """
-
-    solution: Solution
+    solution: Solution  # of these sums
+    # figures of the solve by name
     diagnostics: Mapping[str, float | int] = field(default_factory=dict, metadata=UNSTORED)
+    # report of the sweep; empty where the sums came from elsewhere
     sweep: Mapping[str, object] = field(default_factory=dict, metadata=UNSTORED)
-    skipped_rows: int = 0
+    skipped_rows: int = 0  # number of bad rows that were left out
+    # figures of each round of pseudo-labels
     rounds: Sequence[Mapping[str, float]] = field(default=(), metadata=UNSTORED)
-    calibration: Calibration | None = None
+    calibration: Calibration | None = None  # of values of f to probabilities, if requested
 
     @classmethod
     def of(

@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import Interval
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.inputs import input_rows
 from bigkernel.estimators.transforms import RowTransformer
@@ -31,16 +31,6 @@ ImageShape = tuple[int, ...] | None
 RandomState = int | np.random.RandomState | None
 _MOST_LAYERS = 2
 _OF_A_LAYER = ("patch_size", "n_landmarks", "subsampling", "sigma")
-
-
-def _given_shape(image_shape: ImageShape, sizes: tuple[int, ...], expected: str) -> tuple[int, ...] | None:
-    """Validate an image shape of one of `sizes` positive integers, or return None if none is given."""
-    if image_shape is None:
-        return None
-    shape = tuple(np.ravel(image_shape).tolist())
-    if len(shape) not in sizes or not all(side >= 1 and side == int(side) for side in shape):
-        raise ConfigError(f"image_shape: expected {expected}, found {image_shape!r}")
-    return tuple(map(int, shape))
 
 
 class ImageTransformer(RowTransformer):
@@ -57,9 +47,7 @@ class ImageTransformer(RowTransformer):
             The number of features does not match the shape, or is no square where no shape is known.
         """
         super().fit(X, y)
-        shape = _given_shape(self.image_shape, (2,), "(height, width) in pixels")
-        given = None if shape is None else (shape[0], shape[1])
-        self.image_height_, self.image_width_ = image_shape_of(X, given, self.n_features_in_)
+        self.image_height_, self.image_width_, _ = image_shape_of(X, self.image_shape, self.n_features_in_)
         return self
 
 
@@ -240,7 +228,7 @@ class ConvolutionalNystroem(RowTransformer):
         self._validate_params()
         options = self._options()
         rows = input_rows(self, X, reset=True)
-        image = self._image(X, rows.shape[1])
+        image = image_shape_of(X, self.image_shape, rows.shape[1], channels=True)
         rng = check_random_state(self.random_state)
         layers = learn_layers(rows, image, options, rng, n_patches=int(self.n_patches))
         self.image_height_, self.image_width_, self.image_channels_ = image
@@ -252,20 +240,7 @@ class ConvolutionalNystroem(RowTransformer):
         return self
 
     def widest(self, rows: Rows) -> Rows:
-        return rows.map(self._features(self._image(rows, rows.shape[1])))
-
-    def _image(self, X: RowsLike, d: int) -> tuple[int, int, int]:
-        """Return height, width and channels of the rows."""
-        shape = _given_shape(self.image_shape, (2, 3), "(height, width) or (height, width, channels)")
-        if shape is None:
-            return *image_shape_of(X, None, d), 1
-        height, width, channels = (*shape, 1)[:3]
-        if height * width * channels != d:
-            raise DataError(
-                f"image_shape: {height}×{width} pixels of {channels} channels are {height * width * channels} "
-                f"values, but rows have {d}"
-            )
-        return height, width, channels
+        return rows.map(self._features(image_shape_of(rows, self.image_shape, rows.shape[1], channels=True)))
 
     def _options(self) -> list[LayerOptions]:
         """Return the options of each layer; a single value holds for all of them."""

@@ -207,7 +207,7 @@ def read_training(
             raise DataError(f"classes: expected those of the first call, {labels.tolist()}, found {listed.tolist()}")
         rows, targets = class_targets(estimator, rows, y, labels)
         rows = as_rows(rows, weight=sample_weight, domain=domain)
-        inputs = known or Inputs.of(estimator, classes=labels)
+        inputs = known or replace(Inputs.of(estimator), classes=labels)
         return Training(weigh_classes(estimator, rows, targets, inputs), targets, inputs)
     rows = as_rows(rows, y, weight=sample_weight, domain=domain)
     shape = rows.columns["y"].shape
@@ -216,7 +216,7 @@ def read_training(
     targets = Targets(width, missing=-1 if y is None and rows.classes else None)
     if known is None:
         shift = near_target(rows, targets) if getattr(estimator, "fit_intercept", False) else np.zeros(width)
-        known = Inputs.of(estimator, flat=len(shape) == 1, target_shift=shift)
+        known = replace(Inputs.of(estimator), flat=len(shape) == 1, target_shift=shift)
     elif width != len(known.shift):
         raise DataError(f"y: expected {len(known.shift)} targets as before, found {width}")
     return Training(rows, replace(targets, shift=known.shift) if known.shift.any() else targets, known)
@@ -275,10 +275,7 @@ def no_label(y: Array) -> Array:
 def plain_labels(y: ColumnLike) -> Array:
     """Return labels (n,) in memory as numbers or text, with −1 or "-1" for None, NaN and pandas' NA.
 
-    Raises
-    ------
-    DataError
-        Labels are of several kinds, or infinite.
+    `DataError`: labels are of several kinds, or infinite.
     """
     given: Array = column_or_1d(np.asarray(y), warn=True)
     if given.dtype.kind == "f":
@@ -429,17 +426,9 @@ def read_cells(
 ) -> Training:
     """Return validated rows with their columns y, domain and weight, their cells, and the names of both.
 
-    Parameters
-    ----------
-    labels : whether to read labels; without them y is ignored, and cells are domains
-    fallback : for rows without domains: "refuse" them; "one": all are domain 0; "labels": labelled rows are
-        domain 0, the others domain 1
-    groups : whether to keep the column group too, whose rows are held out together
-
-    Raises
-    ------
-    DataError
-        Labels or domains are missing, have another length or an invalid dtype.
+    Without `labels` y is ignored, and cells are domains. `fallback` is for rows without domains: "refuse" them; "one":
+    all are domain 0; "labels": labelled rows are domain 0, the others domain 1. `groups`: keep the column group too,
+    whose rows are held out together.
     """
     rows = input_rows(estimator, X, reset=True)
     if not is_lazy(X):
@@ -458,7 +447,7 @@ def read_cells(
     assert targets.classes is not None
     rows, domains, known = _domains(estimator, rows, fallback)
     cells = Cells(known, targets.classes, targets.position)
-    inputs = Inputs.of(estimator, classes=classes, domains=domains if names is None else names)
+    inputs = replace(Inputs.of(estimator), classes=classes, domains=domains if names is None else names)
     return Training(weigh_classes(estimator, rows, cell_targets(cells), inputs), cells, inputs)
 
 
@@ -506,10 +495,7 @@ def require_weight(problem: Problem, rows: str) -> None:
 def distinct(rows: Rows, name: str) -> Array:
     """Return the sorted unique values of the column y or domain, read step by step; domains must be integers.
 
-    Raises
-    ------
-    DataError
-        More values than cells may have, or a domain that is no integer.
+    `DataError`: more values than cells may have, or a domain that is no integer.
     """
     source = rows.columns[name]
     unique = source.read(0, 0)
@@ -525,12 +511,8 @@ def distinct(rows: Rows, name: str) -> Array:
 def cell_counts(rows: Rows, cells: Cells, folds: Folds | None = None) -> Array:
     """Count the rows of each cell regardless of their weights, from the columns alone: (G, k + 1) int64.
 
-    With `folds` count those of each slot (`solvers.pseudo_labels`), (G, F + 2).
-
-    Raises
-    ------
-    DataError
-        A label or a domain is in no cell; names the row.
+    With `folds` count those of each slot (`solvers.pseudo_labels`), (G, F + 2). `DataError`: a label or a domain is in
+    no cell; names the row.
     """
     counts = np.zeros((cells.n_domains, cells.n_classes + 1 if folds is None else folds.count + 2), np.int64)
     for chunk in _without_features(rows, "y", "domain", "group", "fold"):
@@ -554,24 +536,14 @@ def _without_features(rows: Rows, *names: str) -> Iterator[Chunk]:
 
 @dataclass(frozen=True, eq=False)
 class ExactRows:
-    """The k training rows of an exact fit, all in memory.
+    """The k training rows of an exact fit, all in memory."""
 
-    Attributes
-    ----------
-    name : of the rows, for messages
-    chunk : all n rows with their columns
-    keep : (k,) positions of the training rows
-    X : (k, d) float64
-    weight : (k,) or None
-    skipped : number of bad rows that were left out
-    """
-
-    name: str
-    chunk: Chunk
-    keep: Array
-    X: Array
-    weight: Array | None
-    skipped: int
+    name: str  # of the rows, for messages
+    chunk: Chunk  # all n rows with their columns
+    keep: Array  # (k,) positions of the training rows
+    X: Array  # (k, d) float64
+    weight: Array | None  # (k,) or None
+    skipped: int  # number of bad rows that were left out
 
     def gram(self, kernel: Kernel) -> tuple[Kernel, Array]:
         """Return the kernel with every parameter a number, and K (k, k)."""
@@ -586,10 +558,7 @@ class ExactRows:
     def labels(self, targets: Targets) -> tuple[Array, Array]:
         """Return the targets (l, c) of the labelled rows, and which of the k rows these are, (k,) bool.
 
-        Raises
-        ------
-        DataError
-            There are none, or none with a weight above zero.
+        `DataError`: there are none, or none with a weight above zero.
         """
         assert self.chunk.y is not None
         y = self.chunk.y[self.keep]
@@ -608,12 +577,8 @@ class ExactRows:
 def read_exact(estimator: str, rows: Rows, labelled: Targets | None) -> ExactRows:
     """Read the finite rows for the exact form of an estimator; with `labelled`, only rows with a label.
 
-    Raises
-    ------
-    PlanTooLargeError
-        More rows than an n×n matrix may have.
-    DataError
-        A row with NaN or infinity (unless such rows are skipped), or no other row.
+    `PlanTooLargeError`: more rows than an n×n matrix may have. `DataError`: a row with NaN or infinity (unless such
+    rows are skipped), or no other row.
     """
     n = len(rows)
     require_exact(estimator, n)
@@ -672,12 +637,8 @@ def class_weights(rows: Rows, labels: Array) -> Array:
 def _factors(class_weight: Mapping[object, object], names: Array) -> Array:
     """Return the factor of each class by a dict; 1 for classes that it does not name.
 
-    Raises
-    ------
-    ConfigError
-        A factor is not a finite number of at least 0.
-    DataError
-        The dict names an unknown class, and leaves out a known one.
+    `ConfigError`: a factor is not a finite number of at least 0. `DataError`: the dict names an unknown class, and
+    leaves out a known one.
     """
     factors: dict[object, float] = {}
     for label, factor in class_weight.items():

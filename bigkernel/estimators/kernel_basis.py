@@ -33,14 +33,14 @@ from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from bigkernel.arrays import Array, DType, Index
+from bigkernel.arrays import Array, Index
 from bigkernel.config import settings
 from bigkernel.engine.process import free_memory
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError, PlanTooLargeError
 from bigkernel.estimators.checks import require_exact, warn_of_scales
-from bigkernel.estimators.fit_state import UNSTORED, Columns, RowBasis
+from bigkernel.estimators.fit_state import UNSTORED, ColumnMap, Columns, RowBasis
 from bigkernel.estimators.inputs import near_mean
 from bigkernel.events.job import spent
 from bigkernel.kernels import landmarks as draws
@@ -74,22 +74,15 @@ _PIECE_BYTES = 2**25  # of the rows of a piece of k-means||
 
 
 @dataclass(frozen=True, eq=False)
-class LandmarkBasis:
-    """Kernel values at landmarks.
+class LandmarkBasis(ColumnMap):
+    """Kernel values at landmarks."""
 
-    Attributes
-    ----------
-    kernel : every parameter a number
-    landmarks : (m, d) float64
-    dtype : of the blocks
-    sample : (k, d) rows of the fit, of kernels whose k(x, x) varies and of few landmarks
-    sums : dtype of products of blocks and of their sums over some thousand rows; None: that of the blocks
-    """
-
-    kernel: Kernel
-    landmarks: Array
-    dtype: str
+    kernel: Kernel  # every parameter a number
+    landmarks: Array  # (m, d) float64
+    dtype: str  # of the blocks
+    # (k, d) rows of the fit, of kernels whose k(x, x) varies and of few landmarks
     sample: Array | None = field(default=None, metadata=UNSTORED)
+    # dtype of products of blocks and of their sums over some thousand rows; None: that of the blocks
     sums: str | None = None
 
     @property
@@ -97,17 +90,10 @@ class LandmarkBasis:
         """Number of landmarks, m."""
         return len(self.landmarks)
 
-    @property
-    def sum_dtype(self) -> DType | None:
-        """The dtype that `sums` names."""
-        return None if self.sums is None else np.dtype(self.sums)
-
     def features(self) -> LandmarkMap:
-        """Return the map of rows to columns."""
         return LandmarkMap(self.kernel, self.landmarks, np.dtype(self.dtype))
 
     def centred(self) -> LandmarkMap:
-        """Return the map less a point near the mean of its blocks, whose moments are swept."""
         return replace(self.features(), shift=self.shift)
 
     @cached_property
@@ -178,7 +164,7 @@ class LandmarkBasis:
 
 
 @dataclass(frozen=True, eq=False)
-class FourierBasis:
+class FourierBasis(ColumnMap):
     """`width` random Fourier features about `origin` (d,); `mean` (m,) is a point near the mean of the features."""
 
     kernel: Kernel
@@ -190,18 +176,11 @@ class FourierBasis:
     mean: Array
     sums: str | None = None  # as in `LandmarkBasis`
 
-    @property
-    def sum_dtype(self) -> DType | None:
-        """The dtype that `sums` names."""
-        return None if self.sums is None else np.dtype(self.sums)
-
     def features(self) -> FourierMap:
-        """Return the map of rows to columns."""
         dtype = np.dtype(self.dtype)
         return FourierMap(self.kernel, self.seed, self.width, self.origin, self.orthogonal, dtype)
 
     def centred(self) -> FourierMap:
-        """Return the map less a point near the mean of its blocks, whose moments are swept."""
         return replace(self.features(), shift=self.mean.astype(self.dtype))
 
     def core(self) -> Array:
@@ -222,21 +201,9 @@ class FourierBasis:
         """Return no whitening."""
         return Whitening(self.width, self.width)
 
-    def noise(self) -> Array | None:
-        """Return None: features are of order one, and white."""
-        return None
-
-    def sample_block(self) -> tuple[Array, Array] | None:
-        """Return None: the features are white, so that moments suffice."""
-        return None
-
     def trace_error(self, moments: Moments) -> float | None:
         """Return None: it is unknown."""
         return None
-
-    def figures(self) -> dict[str, int]:
-        """Return nothing: there are no landmarks."""
-        return {}
 
 
 Basis = LandmarkBasis | FourierBasis
@@ -265,26 +232,15 @@ class RowChoice:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BasisChoice:
-    """The settings by which an estimator chooses its columns.
+    """The settings by which an estimator chooses its columns."""
 
-    Attributes
-    ----------
-    kernel : as given, before its bandwidth is set from rows
-    landmarks : a name, or an array (m, d)
-    count : m; None: as many as are given, or every row
-    dtype : "auto", "float32" or "float64"
-    random_state : seed of the choice
-    exact : whether every row is a landmark and the fit takes place in memory
-    every_row : the name of an estimator that makes every row a landmark unless a count is given, or ""
-    """
-
-    kernel: Kernel
-    landmarks: str | Array | Sequence[Sequence[float]]
-    count: int | None
-    dtype: str = "auto"
-    random_state: Seed = None
-    exact: bool = False
-    every_row: str = ""
+    kernel: Kernel  # as given, before its bandwidth is set from rows
+    landmarks: str | Array | Sequence[Sequence[float]]  # a name, or an array (m, d)
+    count: int | None  # m; None: as many as are given, or every row
+    dtype: str = "auto"  # "auto", "float32" or "float64"
+    random_state: Seed = None  # seed of the choice
+    exact: bool = False  # whether every row is a landmark and the fit takes place in memory
+    every_row: str = ""  # the name of an estimator that makes every row a landmark unless a count is given, or ""
 
     @property
     def fourier(self) -> bool:
@@ -307,12 +263,9 @@ class BasisChoice:
             draws.require_count(len(rows), self.count_for(rows) or 0)
 
     def choose(self, rows: Rows, *, look: bool = True, like: Basis | RowBasis | None = None) -> Basis:
-        """Choose the columns for rows.
+        """Choose the columns for rows, or take the landmarks of the basis `like`.
 
-        Parameters
-        ----------
-        look : False: take the first rows, which suffice for a plan
-        like : a basis whose landmarks to take
+        Without `look`, the first rows are taken, which suffice for a plan.
         """
         if self.fourier:
             return self._draw_features(rows, look=look)

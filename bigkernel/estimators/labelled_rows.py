@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Self
+from typing import Self, cast
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
@@ -87,28 +87,24 @@ class LabelledRowsClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator)
     def classes_(self) -> Array:
         """The classes of the fitted classifier."""
         check_is_fitted(self)
-        classes: Array = self.estimator_.classes_
-        return classes
+        return cast(Array, self.estimator_.classes_)
 
     def predict(self, X: RowsLike) -> Array:
         """Predict classes (n,)."""
         check_is_fitted(self)
-        values: Array = self.estimator_.predict(X)
-        return values
+        return cast(Array, self.estimator_.predict(X))
 
     @available(lambda self: lacking(_inner(self), "predict_proba"))
     def predict_proba(self, X: RowsLike) -> Array:
         """Predict probabilities (n, c), if the classifier does."""
         check_is_fitted(self)
-        values: Array = self.estimator_.predict_proba(X)
-        return values
+        return cast(Array, self.estimator_.predict_proba(X))
 
     @available(lambda self: lacking(_inner(self), "decision_function"))
     def decision_function(self, X: RowsLike) -> Array:
         """Compute decision values, if the classifier does."""
         check_is_fitted(self)
-        values: Array = self.estimator_.decision_function(X)
-        return values
+        return cast(Array, self.estimator_.decision_function(X))
 
     def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
         """Return the accuracy over the rows that have a label."""

@@ -177,10 +177,8 @@ def whitened(
 def next_precision(basis: Columns, errors: Errors, *, choose: bool, unresolved: bool = False) -> Columns | None:
     """Return the basis in the precision that is to be tried next, or None.
 
-    Parameters
-    ----------
-    choose : the dtype of blocks may be chosen
-    unresolved : rounding leaves directions unresolved that float64 might resolve
+    `choose`: the dtype of blocks may be chosen. `unresolved`: rounding leaves directions unresolved that float64 might
+    resolve.
     """
     unresolved = unresolved and choose
     if isinstance(basis, RowBasis) or basis.dtype == "float64" or (errors.total <= ENOUGH and not unresolved):
@@ -236,11 +234,8 @@ def refit_by_qr(
 ) -> tuple[Problem, Report] | None:
     """Return the problem with the R factor of its rows, and the report of the sweep; None where that does not fit.
 
-    Parameters
-    ----------
-    name : of the estimator
-    before : diagnostics of the solve from moments; get a note where the sweep does not fit
-    notes : gets the reason why the rows are swept again
+    The diagnostics `before`, of the solve from moments, get a note where the sweep does not fit; `notes` get the reason
+    why the rows are swept again.
     """
     basis = problem.basis
     features = basis.centred()

@@ -106,10 +106,8 @@ def choose_solver(
 ) -> tuple[PreconditionerChoice | None, str]:
     """Choose the preconditioner of conjugate gradients, None for a direct fit; and give the reason of "auto".
 
-    Parameters
-    ----------
-    models : number of models fitted side by side, of other penalties or folds
-    trained : number of training rows of each of several folds, which share a preconditioner
+    `models` is the number of models fitted side by side, of other penalties or folds; `trained` that of training rows
+    of each of several folds, which share a preconditioner.
     """
     rows, solver = data.rows, method.by_cg.solver
     if solver == "direct":

@@ -125,11 +125,9 @@ class AdaptingMethod(Method[ReducedSides, A]):
         )
 
     def finish(self, solved: Solved[ReducedSides, A], data: Training, sweep: Report, skipped_rows: int) -> MomentFit:
-        """Return the fit after the rounds."""
         return self_train(self, solved, data, sweep, skipped_rows)
 
     def report(self, fit: Fit) -> Report:
-        """Return the numbers of rows of source and target, and the rounds."""
         assert isinstance(fit, MomentFit)
         target, source = (int(count) for count in fit.statistics["rows"])
         figures = {"source_rows": source, "target_rows": target, "rounds": list(fit.rounds)}
@@ -140,22 +138,16 @@ class AdaptingMethod(Method[ReducedSides, A]):
 class SelfTraining(Generic[A]):
     """A solution and the rounds that follow it, at most `count`; fewer where no label changes or labels collapse.
 
-    Each round is a `query` of pseudo-labels, a sweep of the target by the caller, and `take`, a solve.
-
-    Attributes
-    ----------
-    method
-    solved : the latest solution
-    rounds : `entropy`, `equivocation` and `changed` of each (see `JDA`)
-    fault : why they ended early, with the round of least equivocation kept; or ""
-    ended : whether the rounds have ended
+    Each round is a `query` of pseudo-labels, a sweep of the target by the caller, and `take`, a solve; `ended`: there
+    are no more.
     """
 
     method: AdaptingMethod[A]
-    solved: Solved[ReducedSides, A]
+    solved: Solved[ReducedSides, A]  # the latest solution
     count: int
+    # `entropy`, `equivocation` and `changed` of each (see `JDA`)
     rounds: list[dict[str, float]] = field(default_factory=list)
-    fault: str = ""
+    fault: str = ""  # why they ended early, with the round of least equivocation kept
 
     def __post_init__(self) -> None:
         self.ended = not self.count
@@ -323,12 +315,8 @@ def with_sides(estimator: BaseEstimator, data: Training, *, least: int = 1) -> T
     """Split rows into source and target, and add the names of their domains.
 
     Without domains the labelled rows are the source. With them, domains without any label are the target, and rows
-    without a label in a domain that has some are left out.
-
-    Raises
-    ------
-    DataError
-        The target has fewer than `least` rows, or there is no source.
+    without a label in a domain that has some are left out. `DataError`: the target has fewer than `least` rows, or
+    there is no source.
     """
     cells = data.cells
     inputs, domains, name = data.inputs, data.inputs.domains, type(estimator).__name__

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+
+import numpy as np
 
 from bigkernel.errors import ConfigError, DataError
 
@@ -16,13 +18,13 @@ def require_image(height: int, width: int) -> None:
         raise ConfigError(f"images: expected sides of 1 to {LONGEST_SIDE:,} pixels, found {height}×{width}")
 
 
-def image_shape_of(X: Any, image_shape: tuple[int, int] | None, d: int) -> tuple[int, int]:
-    """Return (height, width) of rows of d pixels: as given, or of the corpus X, or of a square.
+def image_shape_of(
+    X: object, image_shape: Sequence[int] | None, d: int, *, channels: bool = False
+) -> tuple[int, int, int]:
+    """Return height, width and channels of rows of d values: as given, or of the corpus X, or of a square.
 
-    Raises
-    ------
-    DataError
-        The product of the sides is not d; or no shape is known and d is not a square.
+    `channels`: whether an image may have more than one. `ConfigError`: the shape is not of so many whole numbers from
+    1. `DataError`: their product is not d; or no shape is known and d is not a square.
     """
     if image_shape is None:
         image_shape = getattr(getattr(X, "info", None), "image_shape", None)  # of a corpus
@@ -30,8 +32,15 @@ def image_shape_of(X: Any, image_shape: tuple[int, int] | None, d: int) -> tuple
         side = math.isqrt(d)
         if side * side != d:
             raise DataError(f"rows of {d} features are not square images; set image_shape=(height, width)")
-        return side, side
-    height, width = (int(side) for side in image_shape)
-    if height * width != d:
-        raise DataError(f"image_shape: {height}×{width} is {height * width} pixels, but rows have {d}")
-    return height, width
+        return side, side, 1
+    shape = tuple(np.ravel(image_shape).tolist())
+    if len(shape) not in (2, 2 + channels) or not all(side >= 1 and side == int(side) for side in shape):
+        expected = "or (height, width, channels)" if channels else "in pixels"
+        raise ConfigError(f"image_shape: expected (height, width) {expected}, found {image_shape!r}")
+    height, width, count = map(int, (*shape, 1)[:3])
+    if height * width * count != d:
+        each = f" of {count} channels" if channels else ""
+        raise DataError(
+            f"image_shape: {height}×{width} pixels{each} are {height * width * count} values, but rows have {d}"
+        )
+    return height, width, count

@@ -1,7 +1,8 @@
 """Learn layers of patch kernels from rows: per layer, a sweep samples patches for spherical k-means and whitening.
 
 The sample is a function of the seed and of the row numbers: it does not depend on chunks, executor or number of
-workers, and neither do the landmarks.
+workers, and neither do the landmarks. Spherical k-means: Dhillon & Modha, Concept decompositions for large sparse text
+data using clustering, Machine Learning 42 (2001). Shapes: X (n, q) rows of unit length, m centres.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import linalg, sparse
 
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
-from bigkernel.images.spherical_means import inverse_root, spherical_means
 from bigkernel.kernels.blas import one_thread
 from bigkernel.kernels.landmarks import uniform
 from bigkernel.streaming.chunk import Chunk
@@ -26,6 +27,8 @@ from bigkernel.streaming.plan import Accumulator, Footprint
 SAMPLE_BYTES = 2**27  # limit of the sampled patches of a layer
 _PATCHES_A_ROW = 16
 _LEAST_CONTRAST = 1e-4  # norm of a patch of an image with maximum 1, below which its direction is rounding
+_SAMPLED = 8  # sampled rows per initial centre
+_PIECE = 8192  # rows whose similarities to all centres are held at a time
 _FLOOR = 1e-3  # added to the eigenvalues of K_ZZ, whose trace is m
 
 
@@ -101,7 +104,10 @@ def learn_layers(
     The generator samples rows, places and initial centres. The sample of a layer has `n_patches`, or fewer if they
     exceed `SAMPLE_BYTES`. `DataError` if a patch does not fit in the image of its layer, or no patch has contrast.
     """
-    require_layers(image, options)
+    of_layer = image
+    for place, layer in enumerate(options):  # raises before the first sweep
+        grid = PatchGrid(*of_layer, layer.patch, layer.subsampling, centred=not place)
+        of_layer = (*grid.cells, layer.n_landmarks)
     source = Rows(rows.x, {}, rows.row_maps, rows.name, bad_rows=rows.bad_rows)
     layers: tuple[PatchLayer, ...] = ()
     for layer in options:
@@ -116,13 +122,6 @@ def learn_layers(
             layers = (*layers, PatchLayer(grid, layer.sigma, Z, inverse_root(K, _FLOOR)))
         image = (*grid.cells, len(Z))
     return layers
-
-
-def require_layers(image: tuple[int, int, int], options: Sequence[LayerOptions]) -> None:
-    """Raise `DataError` unless the patches of every layer fit in its image."""
-    for place, layer in enumerate(options):
-        grid = PatchGrid(*image, layer.patch, layer.subsampling, centred=not place)
-        image = (*grid.cells, layer.n_landmarks)
 
 
 def _sample(rows: Rows, grid: PatchGrid, rng: np.random.RandomState, n_patches: int, what: str) -> Array:
@@ -140,3 +139,49 @@ def _sample(rows: Rows, grid: PatchGrid, rng: np.random.RandomState, n_patches: 
             "the images, or use larger patches"
         )
     return np.asarray(patches[np.sort(rng.permutation(len(patches))[:count])])
+
+
+def spherical_means(X: Array, count: int, rng: np.random.RandomState, *, steps: int = 15) -> Array:
+    """Compute centres Z (m, q) of unit length, m ≤ count, with a large Σ max_j ⟨x, z_j⟩, by Lloyd's algorithm.
+
+    X (n, q) has rows of unit length, float64. There are fewer centres if fewer rows are different. A centre without
+    rows moves to the row that is farthest from its centre.
+    """
+    sampled = np.unique(X[rng.permutation(len(X))[: _SAMPLED * count]], axis=0)  # different initial centres
+    Z = sampled[rng.permutation(len(sampled))[:count]]
+    nearest: Array | None = None
+    for _ in range(steps):
+        before, (nearest, similarity) = nearest, _nearest(X, Z)
+        if before is not None and np.array_equal(nearest, before):
+            break
+        Z = _means(X, nearest, similarity, Z)
+    return Z
+
+
+def _nearest(X: Array, Z: Array) -> tuple[Array, Array]:
+    """Return the centre with the largest inner product, and that product, for every row."""
+    nearest, similarity = np.empty(len(X), np.intp), np.empty(len(X))
+    for start in range(0, len(X), _PIECE):
+        rows = slice(start, start + _PIECE)
+        products = X[rows] @ Z.T
+        nearest[rows] = products.argmax(axis=1)
+        similarity[rows] = products.max(axis=1)
+    return nearest, similarity
+
+
+def _means(X: Array, nearest: Array, similarity: Array, Z: Array) -> Array:
+    """Return the normalised means of the rows of each centre."""
+    members = sparse.csr_matrix((np.ones(len(X)), (nearest, np.arange(len(X)))), shape=(len(Z), len(X)))
+    means: Array = members @ X
+    lengths = np.sqrt(np.einsum("ij,ij->i", means, means))
+    lost = np.flatnonzero(lengths <= len(X) * np.finfo(np.float64).eps)
+    means[lost] = X[np.argsort(similarity, kind="stable")[: len(lost)]]
+    lengths[lost] = 1
+    return np.asarray(means / lengths[:, None])
+
+
+def inverse_root(K: Array, floor: float) -> Array:
+    """Compute (K + floor·I)^(−½) of a positive semi-definite matrix K (m, m), float64."""
+    values, vectors = linalg.eigh(K, check_finite=False)
+    root: Array = (vectors / np.sqrt(np.maximum(values, 0) + floor)) @ vectors.T
+    return (root + root.T) / 2

@@ -73,27 +73,11 @@ class MomentNormalise(_ImageMap):
     becomes `spread`·h. The horizontal one becomes the geometric mean, weighted by `aspect`, of its value after scaling
     by the vertical factor and of `breadth`·w: an aspect of 0 keeps the proportions of the original, 1 makes all images
     equally broad. Scales are limited to ¼ … 4 and slants to ±2; an image without ink is not changed.
-
-    Attributes
-    ----------
-    height, columns : int
-    spread, breadth : float
-        Of the ink, as shares of the sides of the image; positive.
-    aspect : float
-        0 … 1.
-
-    Examples
-    --------
-    >>> image = np.zeros((8, 8), np.float32)
-    >>> image[0:4, 1] = 1
-    >>> pose = MomentNormalise(8, 8).apply(image.reshape(1, -1)).reshape(8, 8)
-    >>> float((pose.sum(axis=0) @ np.arange(8) / pose.sum()).round(3))  # the middle
-    3.5
     """
 
-    spread: float = 0.22
-    breadth: float = 0.17
-    aspect: float = 0.5
+    spread: float = 0.22  # of the ink, as a share of the height; positive
+    breadth: float = 0.17  # and of the width
+    aspect: float = 0.5  # 0 … 1
     name: ClassVar[str] = "moment-normalise"
 
     def width(self, d: int) -> int:
@@ -267,22 +251,9 @@ class Orientations(_ImageMap):
 
     Features are ordered by direction (right, left, down, up, and the diagonals right down, left down, right up, left
     up: towards more ink), then by cell, line by line.
-
-    Attributes
-    ----------
-    height, columns : int
-    cells : c, down and across
-
-    Examples
-    --------
-    >>> image = np.zeros((1, 256), np.float32)
-    >>> image[0, 100] = 1
-    >>> features = Orientations(16, 16).apply(image)
-    >>> features.shape, float((features**2).sum().round(6))
-    ((1, 512), 1.0)
     """
 
-    cells: int = 8
+    cells: int = 8  # c, down and across
     name: ClassVar[str] = "orientations"
 
     def __post_init__(self) -> None:

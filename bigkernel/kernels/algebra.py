@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -330,18 +330,11 @@ def refuse_blur(kernel: str, dtype: DType, blur: float) -> None:
         )
 
 
-class Filled(Protocol):
-    """A kernel that computes its argument itself."""
-
-    def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
-        """Write the argument of rows x (b, d) and points (s, d), the landmarks `some`, into out (b, s)."""
-
-
 @dataclass
 class PointsBound(Bound):
     """Unprepared landmarks, for kernels whose argument is no product: their `fill` computes it by strips of rows."""
 
-    kernel: Filled | None = None
+    kernel: Any = None  # `fill(x, points, some, out)` writes the argument of rows x (b, d) and points (s, d) into out
     points: Array | None = None  # (m, d), or None if the kernel needs none
     strip_bytes: int = 0  # buffers of a strip; 0: those of the points in float64
 
@@ -356,7 +349,6 @@ class PointsBound(Bound):
     def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
         """Write the argument of rows and `some` landmarks into out (b, s), by `fill` of the kernel."""
         points = None if self.points is None else self.points[some].astype(np.float64, copy=False)
-        assert self.kernel is not None
         for strip in strips(out):
             self.kernel.fill(rows[strip, : self.n_features], points, some, out[strip])
 

@@ -108,8 +108,15 @@ class IdentityMap(SingleMap):
         return rows
 
 
-class _AtLandmarks:
-    """Base of maps of landmarks (m, d); pickles leave out the prepared landmarks."""
+class WithoutCaches:
+    """Base of dataclasses whose pickles hold their fields alone, without cached properties."""
+
+    def __getstate__(self) -> dict[str, object]:
+        return {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
+
+
+class _AtLandmarks(WithoutCaches):
+    """Base of maps of landmarks (m, d)."""
 
     landmarks: Array
     dtype: DType
@@ -122,9 +129,6 @@ class _AtLandmarks:
     def n_features(self) -> int:
         """d, the number of columns of the rows."""
         return int(self.landmarks.shape[1])
-
-    def __getstate__(self) -> dict[str, object]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
 
     def _cost_of(self, kernels: Sequence[Kernel], columns: int) -> MapCost:
         """Return the cost of blocks of kernels that share one argument, with buffers of `columns` numbers per row."""
@@ -294,10 +298,7 @@ class LandmarkSlices:
 def slice_map(features: Map) -> Map | LandmarkSlices:
     """Return the map for predictions: many landmarks prepared and in slices, any other map unchanged.
 
-    Raises
-    ------
-    DataError
-        The dtype of the blocks cannot resolve the distances between the landmarks.
+    `DataError`: the dtype of the blocks cannot resolve the distances between the landmarks.
     """
     if not isinstance(features, LandmarkMap) or features.shift is not None:
         return features

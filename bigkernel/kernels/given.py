@@ -107,20 +107,15 @@ class Pairwise(_External):
         return self.metric in ("chi2", "cosine")
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
-        if isinstance(self.metric, str):
-            self._check_named()
-        elif not callable(self.metric) or isinstance(self.metric, Kernel):
+        named = isinstance(self.metric, str)
+        if not (self.metric in PAIRWISE if named else callable(self.metric)) or isinstance(self.metric, Kernel):
             raise ConfigError(f"pairwise kernel: expected a function or one of {_NAMES}, found {self.metric!r}")
-        elif self.gamma is not None:
+        if self.gamma is not None and not named:
             raise ConfigError(f"pairwise kernel: gamma is only used with chi2, found {self.gamma!r}")
-        return self
-
-    def _check_named(self) -> None:
-        if self.metric not in PAIRWISE:
-            raise ConfigError(f"pairwise kernel: expected a function or one of {_NAMES}, found {self.metric!r}")
         number = isinstance(self.gamma, int | float | np.number) and 0 < self.gamma < np.inf
         if self.gamma is not None and not (self.metric == "chi2" and number):
             raise ConfigError(f"pairwise kernel: expected gamma above 0 for chi2, found {self.gamma!r}")
+        return self
 
     def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
         return super().bind(_normalize(np.asarray(Z)) if self.metric == "cosine" else Z, dtype)
@@ -140,10 +135,7 @@ class Pairwise(_External):
     def _values(self, x: Array, points: Array) -> Array:
         """Compute k of rows and points, (b, s) float64; for "cosine" points are normalized.
 
-        Raises
-        ------
-        DataError
-            The function raises an exception, or its values are not of shape (b, s) or not finite.
+        `DataError`: the function raises an exception, or its values are not of shape (b, s) or not finite.
         """
         if self.metric == "cosine":
             return np.asarray(_normalize(x) @ points.T)

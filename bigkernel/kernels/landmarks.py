@@ -180,11 +180,6 @@ def median_width(Z: Array, *, share: float = SHARE) -> float:
     """Compute σ = share·√(median ‖z − z'‖²) over pairs of different landmarks Z (m, d); 1 if there is no such pair.
 
     Of more than 2,048 landmarks, 2,048 are used, evenly spaced.
-
-    Examples
-    --------
-    >>> median_width(np.array([[0.0], [1.0], [3.0]]), share=1.0)
-    2.0
     """
     from scipy.spatial.distance import pdist  # slow to load, and needed only here
 

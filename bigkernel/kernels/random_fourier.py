@@ -73,10 +73,8 @@ class Spectrum:
 def spectrum_of(kernel: Kernel, seed: int, n_features: int, *, orthogonal: bool = False) -> Spectrum:
     """Return the spectrum of a resolved kernel.
 
-    Raises
-    ------
-    ConfigError
-        The kernel is not a function of x − z, or orthogonal features are requested and its spectrum is not isotropic.
+    `ConfigError`: the kernel is not a function of x − z, or orthogonal features are requested and its spectrum is not
+    isotropic.
     """
     if isinstance(kernel, Gaussian | Matern):
         scales = tuple(float(scale) for scale in 1 / np.atleast_1d(np.asarray(kernel.sigma, np.float64)))

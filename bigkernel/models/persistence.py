@@ -35,11 +35,9 @@ from bigkernel.solvers.residuals import VECTORS
 from bigkernel.statistics.predictor import Calibration
 
 _FITS = (fit_state.MomentFit, fit_state.ExactFit, fit_state.IterativeFit, fit_state.ProjectionFit)
-_SOLUTIONS = (
-    *(fit_state.Solution, fit_state.RidgeSolution, fit_state.IterativeSolution, fit_state.LogisticSolution),
-    *(fit_state.SpectralSolution, fit_state.ViewSolution, fit_state.ComponentSolution, fit_state.AlignedSolution),
-    *(fit_state.AlignedComponents, fit_state.LinearSolution),
-)
+_SOLUTIONS = [
+    kind for kind in vars(fit_state).values() if isinstance(kind, type) and issubclass(kind, fit_state.Solution)
+]
 _BASES = (LandmarkBasis, FourierBasis, fit_state.RowBasis)
 _CLASSES: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, fit_state.Inputs, PseudoLabels, Calibration)

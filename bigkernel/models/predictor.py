@@ -18,7 +18,7 @@ from bigkernel import images
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.algebra import Kernel, OnColumns, Product, Scaled, Sum
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, slice_map
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, WithoutCaches, slice_map
 from bigkernel.kernels.functions import KERNELS
 from bigkernel.kernels.given import Pairwise
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, stored_fields, unpack
@@ -36,7 +36,7 @@ _CLASSES: dict[str, type[Any]] = {kind.__name__: kind for kind in (Expansion, *_
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Predictor:
+class Predictor(WithoutCaches):
     """A fitted model that needs only NumPy, for services: `load` reads it from a model file.
 
     Its predictions are equal to those of the model, and it is thread-safe.
@@ -181,9 +181,6 @@ class Predictor:
         if len(bad):
             raise DataError(f"X: {len(bad)} rows contain NaN or infinity, the first are {bad[:5].tolist()}")
         return x
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_sliced"}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> Self:

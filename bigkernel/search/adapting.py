@@ -61,22 +61,13 @@ from bigkernel.streaming.plan import Plan
 
 @dataclass(eq=False)
 class SplitFits:
-    """The models of one split.
+    """The models of one split."""
 
-    Attributes
-    ----------
-    sides : source and target of the split
-    problem : its sums, of target and source
-    whitening : of the columns
-    tested : moments of its test rows, in whitened coordinates
-    trainings : the rounds of each model
-    """
-
-    sides: SourceTarget
-    problem: Problem
-    whitening: Whitening
-    tested: Moments
-    trainings: list[SelfTraining]
+    sides: SourceTarget  # source and target of the split
+    problem: Problem  # its sums, of target and source
+    whitening: Whitening  # of the columns
+    tested: Moments  # moments of its test rows, in whitened coordinates
+    trainings: list[SelfTraining]  # the rounds of each model
 
     @classmethod
     def of(
@@ -155,7 +146,6 @@ class AdaptingSweep(GridSweep):
 
     @property
     def rounds(self) -> int:
-        """Maximum number of rounds of a candidate."""
         return max(int(_adapting(candidate).n_rounds) for candidate in self.candidates)
 
     def statistic(
@@ -194,7 +184,6 @@ class AdaptingSweep(GridSweep):
         return PlanLine(text, flops / len(plans), largest, rounds * len(plans))
 
     def solve_kernel(self, sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolutions]:
-        """Return the first solutions of all candidates, by fold."""
         problem, splits, sides = sums.problem, sums.partition.splits, sums.partition.sides
         assert sides is not None
         assert sums.whitening is not None
@@ -210,7 +199,6 @@ class AdaptingSweep(GridSweep):
     def finish(
         self, data: SearchData, partition: Partition, solved: list[list[FoldSolutions]]
     ) -> list[list[FoldSolutions]]:
-        """Return the candidates after their rounds."""
         basis, rows = of_kernel(self.lead.basis), partition.attach(data.rows)
         with keeping_blocks(basis.features(), rows) as kept:
             return [_self_train(replace(kept, shift=basis.centred().shift), rows, one) for one in solved]
@@ -275,10 +263,7 @@ def _batches(statistic: JointPseudoLabels, rows: Rows) -> list[tuple[JointPseudo
 def with_sides(partitions: Sequence[Partition], rows: Rows, cells: Cells) -> list[Partition]:
     """Add source and target of each split to the partitions.
 
-    Raises
-    ------
-    DataError
-        A split has no source or no target.
+    `DataError`: a split has no source or no target.
     """
     result = []
     for one in partitions:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from inspect import signature
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator
+from sklearn.utils import Tags
 
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
@@ -22,13 +23,23 @@ from bigkernel.statistics.moments import Targets
 
 
 class _HeldOut(BaseEstimator):
-    """A fitted model that returns given values (n, c) at the test rows."""
+    """A fitted classifier or regressor that returns given values (n, c) at the test rows."""
 
-    def __init__(self, values: Array) -> None:
-        self.values = values
+    def __init__(self, inputs: Inputs, values: Array) -> None:
+        self.inputs, self.values = inputs, values
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.estimator_type = "regressor" if self.inputs.classes is None else "classifier"
+        return tags
+
+    @property
+    def classes_(self) -> Array | None:
+        """Sorted labels (c,); None for numbers."""
+        return self.inputs.classes
 
     def _values(self, X: Array | None) -> Array:
         count = len(self.values) if X is None else X.shape[0]
@@ -39,47 +50,22 @@ class _HeldOut(BaseEstimator):
             )
         return self.values
 
-
-class _HeldOutClassifier(ClassifierMixin, _HeldOut):
-    def __init__(self, values: Array, classes_: Array) -> None:
-        super().__init__(values)
-        self.classes_ = classes_
-
     def predict(self, X: Array | None) -> Array:
-        labels: Array = self.classes_[self._values(X).argmax(axis=1)]
-        return labels
+        values = self._values(X)
+        if self.classes_ is None:
+            return values[:, 0] if self.inputs.flat else values
+        return np.asarray(self.classes_[values.argmax(axis=1)])
 
     def decision_function(self, X: Array | None) -> Array:
         values = self._values(X)
         return values[:, 1] - values[:, 0] if values.shape[1] == 2 else values
 
 
-class _HeldOutRegressor(RegressorMixin, _HeldOut):
-    def __init__(self, values: Array, flat: bool) -> None:
-        super().__init__(values)
-        self.flat = flat
-
-    def predict(self, X: Array | None) -> Array:
-        values = self._values(X)
-        return values[:, 0] if self.flat else values
-
-
-def _held_out(inputs: Inputs, values: Array) -> BaseEstimator:
-    """Return the model for a scorer."""
-    if inputs.classes is None:
-        return _HeldOutRegressor(values, bool(inputs.flat))
-    return _HeldOutClassifier(values, inputs.classes)
-
-
 def require_served(scoring: Scoring, inputs: Inputs, width: int) -> None:
     """Try scikit-learn's scores on a few made-up rows of these classes or targets, before any sweep.
 
-    Other functions are not tried, as they may use the rows themselves.
-
-    Raises
-    ------
-    ConfigError
-        A score does not apply to such classes or targets, such as `f1` to three classes.
+    Other functions are not tried, as they may use the rows themselves. `ConfigError`: a score does not apply to such
+    classes or targets, such as `f1` to three classes.
     """
     truth = np.tile(np.arange(width), 4)
     # values are above 0, for scores of logarithms; each class has right and wrong predictions
@@ -90,7 +76,7 @@ def require_served(scoring: Scoring, inputs: Inputs, width: int) -> None:
         y = y[:, 0] if inputs.flat else y
     else:
         y = inputs.classes[truth]
-    model = _held_out(inputs, values)
+    model = _HeldOut(inputs, values)
     for label, scorer in scoring.scorers.items():
         function = getattr(scorer, "_score_func", None)
         if not getattr(function, "__module__", "").startswith("sklearn.") or width < 1:
@@ -109,19 +95,12 @@ def require_served(scoring: Scoring, inputs: Inputs, width: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class TestedRows:
-    """Labelled test rows, with the arguments of a scorer.
+    """Labelled test rows, with the arguments of a scorer."""
 
-    Attributes
-    ----------
-    ids : (r,) their ascending row numbers
-    y : (r,) or (r, c), as given
-    weight : (r,), or None
-    rows, inputs : of the search
-    """
-
-    ids: Array
-    y: Array
-    weight: Array | None
+    ids: Array  # (r,) their ascending row numbers
+    y: Array  # (r,) or (r, c), as given
+    weight: Array | None  # (r,), or None
+    # rows, inputs: of the search
     rows: Rows
     inputs: Inputs
 
@@ -143,7 +122,7 @@ class TestedRows:
 
     def scores(self, scoring: Scoring, values: Array) -> dict[str, float]:
         """Compute by label the scores that need values of f, from those at these rows, (r, c)."""
-        model = _held_out(self.inputs, values)
+        model = _HeldOut(self.inputs, values)
         return {label: self._score(scoring, label, scorer, model) for label, scorer in scoring.scorers.items()}
 
     def _score(self, scoring: Scoring, label: str, scorer: Scorer, model: BaseEstimator) -> float:

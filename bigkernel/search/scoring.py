@@ -30,32 +30,23 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Tested:
-    """A candidate on the rows of a fold.
+    """A candidate on the rows of a fold."""
 
-    Attributes
-    ----------
-    n, rows : sum of the weights of the rows, and number of rows with a weight above 0
-    sse, spread, q : (c,) Σ(y − f)², Σ(y − mean)² (0 where it is rounding), and Σy²
-    confusion : (c, c), true class by predicted class, or None
-    loss : Σ −log p, or None
-    gcv : generalised cross-validation of the training rows, or None
-    error : distance of predictions from those of exact sums, relative to their norm (`solvers.accuracy`); NaN: unknown
-    allowed : largest allowed error
-    ended : whether conjugate gradients have converged; None for a direct solve
-    scored : the scores that need the value of f at every row, by label
-    """
-
+    # n, rows: sum of the weights of the rows, and number of rows with a weight above 0
     n: float
     rows: float
+    # sse, spread, q: (c,) Σ(y − f)², Σ(y − mean)² (0 where it is rounding), and Σy²
     sse: Array
     spread: Array
     q: Array
-    confusion: Array | None = None
-    loss: float | None = None
-    gcv: float | None = None
+    confusion: Array | None = None  # (c, c), true class by predicted class, or None
+    loss: float | None = None  # Σ −log p, or None
+    gcv: float | None = None  # generalised cross-validation of the training rows, or None
+    # distance of predictions from those of exact sums, relative to their norm (`solvers.accuracy`); NaN: unknown
     error: float = float("nan")
-    allowed: float = float("inf")
-    ended: bool | None = None
+    allowed: float = float("inf")  # largest allowed error
+    ended: bool | None = None  # whether conjugate gradients have converged; None for a direct solve
+    # the scores that need the value of f at every row, by label
     scored: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -66,21 +57,14 @@ class Tested:
 
 @dataclass(eq=False)
 class FoldSolutions:
-    """Candidates of one kernel on one fold.
+    """Candidates of one kernel on one fold."""
 
-    Attributes
-    ----------
-    tested : what their test says
-    errors : of their predictions, or None where they are not known
-    weights, intercepts : coefficients (p, k·c), and (k·c,)
-    unresolved : whether rounding leaves directions unresolved that float64 might resolve
-    """
-
-    tested: list[Tested]
-    errors: list[Errors | None]
+    tested: list[Tested]  # what their test says
+    errors: list[Errors | None]  # of their predictions, or None where they are not known
+    # weights, intercepts: coefficients (p, k·c), and (k·c,)
     weights: Array
     intercepts: Array
-    unresolved: bool = False
+    unresolved: bool = False  # whether rounding leaves directions unresolved that float64 might resolve
 
     @classmethod
     def of(cls, count: int, width: int, c: int) -> FoldSolutions:
@@ -141,15 +125,10 @@ _MARGIN = 3.0  # errors of predictions are estimated to about this factor
 
 @dataclass(frozen=True, eq=False)
 class Scoring:
-    """The requested scores, and the data that they need beside squared errors.
+    """The requested scores, and the data that they need beside squared errors."""
 
-    Attributes
-    ----------
-    names : of the scores, by their label in the results
-    scorers : by label, functions (estimator, X, y) that need the value of f at every row
-    """
-
-    names: Mapping[str, str]
+    names: Mapping[str, str]  # of the scores, by their label in the results
+    # by label, functions (estimator, X, y) that need the value of f at every row
     scorers: Mapping[str, Scorer] = field(default_factory=dict)
 
     @property
@@ -192,12 +171,8 @@ class Scoring:
 def chosen(scoring: object, *, classifier: bool, by_values: bool = False) -> Scoring:
     """Return the requested scores: a single one under the label "score", several under their names.
 
-    With `by_values`, all are computed from predictions.
-
-    Raises
-    ------
-    ConfigError
-        A score is unknown, or does not apply to the estimator.
+    With `by_values`, all are computed from predictions. `ConfigError`: a score is unknown, or does not apply to the
+    estimator.
     """
     if scoring is None:
         scoring = "accuracy" if classifier else "r2"

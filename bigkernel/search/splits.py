@@ -32,22 +32,13 @@ NOT_USED = -2  # the fold of a row that a split neither trains on nor tests
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Splits that one sweep serves.
+    """Splits that one sweep serves."""
 
-    Attributes
-    ----------
-    folds : the fold that tests a row
-    splits : number of the split, in the order of the results, of each fold
-    column : (n,) the fold of every row, if the folds read it
-    whole : whether it contains every labelled row, so that its moments are those of all rows
-    sides : source and target of each split, for candidates that adapt
-    """
-
-    folds: Folds
-    splits: tuple[int, ...]
-    column: Array | None = None
-    whole: bool = True
-    sides: SourceTargetSplits | None = None
+    folds: Folds  # the fold that tests a row
+    splits: tuple[int, ...]  # number of the split, in the order of the results, of each fold
+    column: Array | None = None  # (n,) the fold of every row, if the folds read it
+    whole: bool = True  # whether it contains every labelled row, so that its moments are those of all rows
+    sides: SourceTargetSplits | None = None  # source and target of each split, for candidates that adapt
 
     def attach(self, rows: Rows) -> Rows:
         """Add the column of the folds to the rows, if there is one."""
@@ -63,21 +54,10 @@ class Partition:
 
 
 def partitions(cv: object, rows: Rows, labelled: Array | None, *, classifier: bool, seed: int) -> list[Partition]:
-    """Return partitions that together contain every split of `cv`.
+    """Return partitions that together contain every split of `cv` (`SweepSearchCV`).
 
-    Parameters
-    ----------
-    cv : see `SweepSearchCV`
-    rows : with their column y, and group and domain if they have them
-    labelled : (n,) bool, or None: read the labels only if the folds need them
-    classifier : whether y holds classes
-
-    Raises
-    ------
-    ConfigError
-        The value of `cv` is not supported.
-    DataError
-        There are fewer than two folds, groups or domains, or a column is missing.
+    `labelled` are the labelled rows, (n,) bool, or None: the labels are only read if the folds need them. `DataError`:
+    there are fewer than two folds, groups or domains, or a column is missing.
     """
     if hasattr(cv, "compute"):  # a Dask array
         cv = np.asarray(cv)

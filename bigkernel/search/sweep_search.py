@@ -38,62 +38,6 @@ def _lacks_probabilities(search: BaseEstimator) -> str:
     return lacking(getattr(search, "best_estimator_", search.estimator), "predict_proba")
 
 
-class BestModel:
-    """Mixin that predicts by the best model of a search, `best_estimator_`."""
-
-    estimator: BaseEstimator
-    best_estimator_: BaseEstimator
-    scorer_: str | dict[str, str]
-    refit: bool | str
-
-    def predict(self, X: RowsLike) -> Array:
-        """Predict by the best model."""
-        check_is_fitted(self, "best_estimator_")
-        return cast(Array, self.best_estimator_.predict(X))
-
-    @available(lambda self: lacking(self.estimator, "decision_function"))
-    def decision_function(self, X: RowsLike) -> Array:
-        """Compute the values of f of the best model."""
-        check_is_fitted(self, "best_estimator_")
-        return cast(Array, self.best_estimator_.decision_function(X))
-
-    @available(_lacks_probabilities)
-    def predict_proba(self, X: RowsLike) -> Array:
-        """Predict probabilities of the classes, (n, c), by the best model."""
-        check_is_fitted(self, "best_estimator_")
-        return cast(Array, self.best_estimator_.predict_proba(X))
-
-    @available(_lacks_probabilities)
-    def predict_log_proba(self, X: RowsLike) -> Array:
-        """Predict log-probabilities of the classes, (n, c), by the best model."""
-        check_is_fitted(self, "best_estimator_")
-        return cast(Array, self.best_estimator_.predict_log_proba(X))
-
-    def score(self, X: RowsLike, y: ColumnLike = None) -> float:
-        """Return the score of the best model by the score that chose it, if scikit-learn has it and X is in memory.
-
-        Otherwise, and for log-loss, the accuracy or R².
-        """
-        check_is_fitted(self, "best_estimator_")
-        name = self.scorer_[str(self.refit)] if isinstance(self.scorer_, dict) else self.scorer_
-        by_estimator = is_lazy(X) or name in ("accuracy", "r2", "neg_log_loss") or name not in get_scorer_names()
-        model = self.best_estimator_
-        return float(model.score(X, y) if by_estimator else get_scorer(name)(model, X, y))
-
-    def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
-        return {"text/plain": repr(self), "text/html": html_of_search(self)}
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()  # type: ignore[misc]
-        sub = self.estimator.__sklearn_tags__()
-        tags.estimator_type, tags.classifier_tags, tags.regressor_tags = (
-            sub.estimator_type,
-            sub.classifier_tags,
-            sub.regressor_tags,
-        )
-        return tags
-
-
 def html_of_search(search: BaseEstimator) -> str:
     """Return a table of the best candidates of a search, and scikit-learn's diagram of the estimator."""
     diagram = str(estimator_html_repr(search)) if get_config()["display"] == "diagram" else ""
@@ -115,7 +59,7 @@ def html_of_search(search: BaseEstimator) -> str:
     return table(type(search).__name__, figures) + columns([*names, label], lines) + diagram
 
 
-class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
+class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
     """Search over a grid by cross-validation, with scikit-learn's interface, from as few sweeps as possible.
 
     Parameters
@@ -358,3 +302,52 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         one, candidate = next(pair for pair in pairs if pair[1].index == self.best_index_)
         one.work.fit(candidate)
         return one.fitted(candidate)
+
+    # -- predictions of the best model ---------------------------------------------------------------------------------
+
+    def predict(self, X: RowsLike) -> Array:
+        """Predict by the best model."""
+        check_is_fitted(self, "best_estimator_")
+        return cast(Array, self.best_estimator_.predict(X))
+
+    @available(lambda self: lacking(self.estimator, "decision_function"))
+    def decision_function(self, X: RowsLike) -> Array:
+        """Compute the values of f of the best model."""
+        check_is_fitted(self, "best_estimator_")
+        return cast(Array, self.best_estimator_.decision_function(X))
+
+    @available(_lacks_probabilities)
+    def predict_proba(self, X: RowsLike) -> Array:
+        """Predict probabilities of the classes, (n, c), by the best model."""
+        check_is_fitted(self, "best_estimator_")
+        return cast(Array, self.best_estimator_.predict_proba(X))
+
+    @available(_lacks_probabilities)
+    def predict_log_proba(self, X: RowsLike) -> Array:
+        """Predict log-probabilities of the classes, (n, c), by the best model."""
+        check_is_fitted(self, "best_estimator_")
+        return cast(Array, self.best_estimator_.predict_log_proba(X))
+
+    def score(self, X: RowsLike, y: ColumnLike = None) -> float:
+        """Return the score of the best model by the score that chose it, if scikit-learn has it and X is in memory.
+
+        Otherwise, and for log-loss, the accuracy or R².
+        """
+        check_is_fitted(self, "best_estimator_")
+        name = self.scorer_[str(self.refit)] if isinstance(self.scorer_, dict) else self.scorer_
+        by_estimator = is_lazy(X) or name in ("accuracy", "r2", "neg_log_loss") or name not in get_scorer_names()
+        model = self.best_estimator_
+        return float(model.score(X, y) if by_estimator else get_scorer(name)(model, X, y))
+
+    def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": html_of_search(self)}
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        sub = self.estimator.__sklearn_tags__()
+        tags.estimator_type, tags.classifier_tags, tags.regressor_tags = (
+            sub.estimator_type,
+            sub.classifier_tags,
+            sub.regressor_tags,
+        )
+        return tags

@@ -35,12 +35,6 @@ def anchor_weights(
     the k, divided by their sum. (The distance of the rows themselves, for the Gaussian, gives the same accuracies on
     digits to .2 points.) Landmarks whose k(x,z) agree to seven digits are equally near, and the first is nearest:
     rounding, which differs between processors, does not choose among them.
-
-    Examples
-    --------
-    >>> places, weights = anchor_weights(np.array([[0.9, 0.1, 0.9]]), np.ones(3), 2)
-    >>> places, weights
-    (array([[0, 2]]), array([[0.5, 0.5]]))
     """
     # d² is least where 2k(x,z) − k(z,z) is largest; a constant k(z,z) leaves the digits of a small k(x,z)
     largest = of_landmarks.max()
@@ -158,7 +152,6 @@ class SplitMomentStatistic(SourceTargetStatistic):
 
     @property
     def groups(self) -> int:
-        """Number of groups, g."""
         return len(self.splits.targets)
 
     def _split(self, chunk: Chunk) -> list[Array | None]:

@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from bigkernel.arrays import Array
-from bigkernel.kernels.feature_maps import FeatureMap
+from bigkernel.kernels.feature_maps import FeatureMap, WithoutCaches
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Sums, weights_of
@@ -120,14 +120,7 @@ class SourceTargetSplits:
 
 
 def soft_labels(values: Array, slope: float) -> Array:
-    """Compute Q = softmax(slope·f) of values f (b, c); for an infinite slope, 1 at the largest.
-
-    Examples
-    --------
-    >>> soft_labels(np.array([[1.0, 1.0], [0.0, 3.0]]), np.inf)
-    array([[1., 0.],
-           [0., 1.]])
-    """
+    """Compute Q = softmax(slope·f) of values f (b, c); for an infinite slope, 1 at the largest."""
     if np.isinf(slope):
         hard = np.zeros(values.shape)
         hard[np.arange(len(values)), values.argmax(axis=1)] = 1
@@ -182,7 +175,7 @@ class LabelQuery:
 
 
 @dataclass(frozen=True, eq=False)
-class JointPseudoLabels(Sums):
+class JointPseudoLabels(WithoutCaches, Sums):
     """Sums of the target's features by predicted class, for several decisions over one map, from one sweep.
 
     Accumulates, with decisions along the first axis, `T` (p, c), `q` (c,), and `rows`, `n` (the sum of weights),
@@ -205,9 +198,6 @@ class JointPseudoLabels(Sums):
         for place, one in enumerate(self.queries):
             groups.setdefault(one.sides.source.tobytes(), []).append(place)
         return list(groups.values())
-
-    def __getstate__(self) -> dict[str, object]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_weights", "_same_target")}
 
     def zero(self) -> Accumulator:
         k, p, c = len(self.queries), self.features.width, self.queries[0].n_classes

@@ -24,15 +24,7 @@ MOST_CELLS = 4096  # each is a column of C
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Cells of rows: g·(k + 1) + c for class c of domain g, with c = k for rows without a label.
-
-    Examples
-    --------
-    >>> cells = Cells(np.array([3, 8]), np.array([0, 1, 2]))
-    >>> chunk = Chunk(np.zeros((3, 1)), y=np.array([2, -1, 0]), domain=np.array([3, 3, 8]))
-    >>> cells.of(chunk)
-    array([2, 3, 4])
-    """
+    """Cells of rows: g·(k + 1) + c for class c of domain g, with c = k for rows without a label."""
 
     # (G,) sorted values of the column `domain`; None without such a column: labelled rows are domain 0, others domain 1
     domains: Array | None

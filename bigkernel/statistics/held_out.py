@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from bigkernel.arrays import Array
-from bigkernel.kernels.feature_maps import FeatureMap
+from bigkernel.kernels.feature_maps import FeatureMap, WithoutCaches
 from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds, HashFolds, hash_ids
@@ -31,7 +31,7 @@ _SURE = 8.0  # standard deviations by which the number of rows below a hash may 
 
 
 @dataclass(frozen=True, eq=False)
-class _FoldModels:
+class _FoldModels(WithoutCaches):
     """Models trained without each fold."""
 
     features: FeatureMap  # of K blocks
@@ -44,9 +44,6 @@ class _FoldModels:
     def _narrow_weights(self) -> Array:
         """The weights in the dtype of the features."""
         return np.asarray(self.weights.astype(self.features.dtype))
-
-    def __getstate__(self) -> dict[str, object]:
-        return {key: value for key, value in self.__dict__.items() if key != "_narrow_weights"}
 
     def _values(self, chunk: Chunk, fold: int, ids: Array) -> Iterator[tuple[Array, int, Array]]:
         """Predict rows by the models without a fold; yield positions, kernel and f (b, k·c) float64 of each block."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from bigkernel.arrays import Array, Index
 from bigkernel.errors import DataError
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, LandmarkSlices, slice_map
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, LandmarkSlices, WithoutCaches, slice_map
 from bigkernel.streaming.chunk import Chunk, MapCost
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _PREPARING = Lock()
 
 
 @dataclass(frozen=True, eq=False)
-class Predictor:
+class Predictor(WithoutCaches):
     """f(x) = φ(x)ᵀW + b."""
 
     features: IdentityMap | LandmarkMap | LandmarkSlices | FourierMap  # a single map of width p
@@ -79,9 +79,6 @@ class Predictor:
                     _ = self.features.bound
                 _ = self.weights
 
-    def __getstate__(self) -> dict[str, object]:
-        return {key: value for key, value in self.__dict__.items() if key != "weights"}
-
     def fill(self, chunk: Chunk, block: Index, out: Array) -> None:
         """Write f of rows of the chunk into out (b, c) float64, one slice of columns after another."""
         out[...] = self.intercept
@@ -125,24 +122,12 @@ class Projection:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The scale a and the offset b of calibrated logits.
+    """The scale a and the offset b of calibrated logits."""
 
-    Attributes
-    ----------
-    scale, offset : (c,) float64
-    rows : number of held-out rows of the calibration; 0 if unknown
-    log_loss : on these rows, mean −log p of the true class in nats; NaN if unknown
-
-    Examples
-    --------
-    >>> Calibration(np.array([2.0, 2.0]), np.array([0.0, 1.0])).logits(np.array([[0.25, 0.5]]))
-    array([[0.5, 2. ]])
-    """
-
-    scale: Array
-    offset: Array
-    rows: int = 0
-    log_loss: float = float("nan")
+    scale: Array  # (c,) float64
+    offset: Array  # (c,) float64
+    rows: int = 0  # number of held-out rows of the calibration; 0 if unknown
+    log_loss: float = float("nan")  # on these rows, mean −log p of the true class in nats; NaN if unknown
 
     def logits(self, values: Array) -> Array:
         """Return the logits of values of f, (n, c)."""

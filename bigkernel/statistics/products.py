@@ -44,23 +44,14 @@ class ProductStatistic(Sums):
         held_e, held_sse        Σ w r and Σ w r² (columns,) over its test rows, with folds
         rows, n, s, t, q        number, Σw (g,), Σ w b (g, p), Σ w y and Σ w y² (g, c) by group of rows: those of each
                                 fold, then those of none, g = F + 1
-
-    Attributes
-    ----------
-    features : a single map of width p
-    targets : encoding of y as (b, c), and which rows are labelled
-    vectors : v, (p, columns) float64
-    step : description of the step, which identifies the sweep in a run
-    residual : whether targets are read
-    folds : which fold tests a row; rows below −1 are left out. None: nothing is held out
     """
 
-    features: SolverMap
-    targets: Targets
-    vectors: Array = field(metadata=NOT_COMPARED)  # other processors round them differently
-    step: str
-    residual: bool = False
-    folds: Folds | None = None
+    features: SolverMap  # a single map of width p
+    targets: Targets  # encoding of y as (b, c), and which rows are labelled
+    vectors: Array = field(metadata=NOT_COMPARED)  # v, (p, columns) float64; other processors round them differently
+    step: str  # description of the step, which identifies the sweep in a run
+    residual: bool = False  # whether targets are read
+    folds: Folds | None = None  # which fold tests a row; rows below −1 are left out. None: nothing is held out
 
     def zero(self) -> Accumulator:
         (p, columns), c = self.vectors.shape, self.targets.width
@@ -220,23 +211,14 @@ class LeverageSample:
     """A sample of labelled rows: those with the smallest keys, by weight and by leverage.
 
     Accumulates `row` (k,), the ids, and `weight`, `leverage` and the `fold` that tests each row.
-
-    Attributes
-    ----------
-    features : a single map of width p
-    targets : which rows are labelled
-    projection : V (p, q) with VVᵀ ≈ H⁻¹, so that ‖bᵀV‖² estimates the leverage
-    size : most rows to sample
-    step : description of the purpose, which identifies the sweep in a run
-    folds : sample only training rows of some fold; None: all
     """
 
-    features: SolverMap
-    targets: Targets
-    projection: Array = field(metadata=NOT_COMPARED)
-    size: int
-    step: str
-    folds: Folds | None = None
+    features: SolverMap  # a single map of width p
+    targets: Targets  # which rows are labelled
+    projection: Array = field(metadata=NOT_COMPARED)  # V (p, q) with VVᵀ ≈ H⁻¹, so that ‖bᵀV‖² estimates the leverage
+    size: int  # most rows to sample
+    step: str  # description of the purpose, which identifies the sweep in a run
+    folds: Folds | None = None  # sample only training rows of some fold; None: all
 
     def zero(self) -> Accumulator:
         return {name: np.zeros(0) for name in _NAMES}

@@ -274,10 +274,7 @@ class Plan:
     def check(self, limit_bytes: int, base_bytes: int, sharing: Sharing = ONE_WORKER) -> None:
         """Raise unless the workers need at most `limit_bytes`.
 
-        Raises
-        ------
-        PlanTooLargeError
-            States what is needed, what is available, and what would fit.
+        `PlanTooLargeError`: states what is needed, what is available, and what would fit.
         """
         needed = self.worker_bytes(base_bytes, sharing)
         if needed <= limit_bytes:

@@ -34,10 +34,7 @@ def float_of(dtype: DTypeLike) -> DType:
 def map_rows(x: Array, row_map: RowMap, dtype: DType) -> Array:
     """Map rows x (n, d) in memory to (n, width) of `dtype`; x is not changed, and rows with NaN become NaN.
 
-    Raises
-    ------
-    DataError
-        A finite row becomes infinite or NaN.
+    `DataError`: a finite row becomes infinite or NaN.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         mapped = apply_maps((row_map,), np.array(x, dtype, copy=True, order="C"))

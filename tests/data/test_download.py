@@ -87,20 +87,18 @@ def mirror(serve):
 
 
 def test_the_first_mirror_with_the_right_content_is_used(mirror, tmp_path):
-    done = fetch_file(mirror.file("missing", "other", "right", "plain"), tmp_path / "new" / "folder")
-    assert done.path.read_bytes() == PACKED
-    assert urlsplit(done.mirror).path == "/right"
+    folder = tmp_path / "new" / "folder"
+    assert urlsplit(fetch_file(mirror.file("missing", "other", "right", "plain"), folder)).path == "/right"
+    assert (folder / "d.gz").read_bytes() == PACKED
     assert mirror.requested == ["/missing", "/other", "/right"]
-    assert "HTTP status 404" in done.failures[0]
-    assert f"sent unexpected content (SHA-256 {hashlib.sha256(gzip.decompress(OTHER)).hexdigest()}" in done.failures[1]
-    assert [path.name for path in done.path.parent.iterdir()] == ["d.gz"]
+    assert [path.name for path in folder.iterdir()] == ["d.gz"]
 
 
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
         ("missing", "HTTP status 404"),
-        ("other", "sent unexpected content"),
+        ("other", f"sent unexpected content (SHA-256 {hashlib.sha256(gzip.decompress(OTHER)).hexdigest()}"),
         ("page", "sent unexpected content"),
         ("early-end", "IncompleteRead"),
         ("truncated", "truncated: the compressed data end early"),
@@ -121,23 +119,21 @@ def test_a_bad_mirror_is_named_with_its_fault_and_no_file_remains(mirror, tmp_pa
 def test_a_mirror_that_hangs_or_is_unreachable_is_skipped_after_a_timeout(mirror, tmp_path):
     file = mirror.file("hanging", "right")
     away = replace(file, mirrors=("http://127.0.0.1:1/d.gz", *file.mirrors))
-    done = fetch_file(away, tmp_path, wait_seconds=0.3)
-    assert urlsplit(done.mirror).path == "/right"
-    assert "ConnectionError" in done.failures[0]
-    assert "timed out" in done.failures[1]
+    assert urlsplit(fetch_file(away, tmp_path, wait_seconds=0.3)).path == "/right"
     assert [path.name for path in tmp_path.iterdir()] == ["d.gz"]
 
 
 @pytest.mark.parametrize("path", ["plain", "encoded", "right"])
 def test_content_is_compared_after_decompression(mirror, tmp_path, path):
-    stored = fetch_file(mirror.file(path), tmp_path).path.read_bytes()
+    fetch_file(mirror.file(path), tmp_path)
+    stored = (tmp_path / "d.gz").read_bytes()
     assert (gzip.decompress(stored) if stored[:2] == b"\x1f\x8b" else stored) == CONTENT
 
 
 def test_an_existing_file_is_kept_without_a_request(mirror, tmp_path):
     (tmp_path / "d.gz").write_bytes(gzip.compress(CONTENT, 1))
     before = (tmp_path / "d.gz").read_bytes()
-    assert fetch_file(mirror.file("right"), tmp_path).mirror == ""
+    assert fetch_file(mirror.file("right"), tmp_path) == ""
     assert (mirror.requested, (tmp_path / "d.gz").read_bytes()) == ([], before)
 
 

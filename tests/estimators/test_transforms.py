@@ -317,7 +317,7 @@ def test_images_are_square_by_default(ours, tmp_path):
 
 @of_images
 def test_an_invalid_image_shape_is_refused(ours):
-    with pytest.raises(DataError, match="image_shape: 5×9 is 45 pixels, but rows have 54"):
+    with pytest.raises(DataError, match="image_shape: 5×9 pixels are 45 values, but rows have 54"):
         ours(image_shape=(5, 9)).fit(IMAGES)
     for shape in ((54,), (6, 9, 1), (0, 54), (-6, -9), (5.4, 10)):
         with pytest.raises(ConfigError, match=r"image_shape: expected \(height, width\) in pixels"):

@@ -162,7 +162,7 @@ def test_images_of_another_size_are_refused_by_name():
         Orientations(8, 8, cells=0)
     with pytest.raises(DataError, match=r"rows of 50 features are not square images; set image_shape"):
         image_shape_of(None, None, 50)
-    assert image_shape_of(None, None, 784) == (28, 28)
+    assert image_shape_of(None, None, 784) == (28, 28, 1)
 
 
 @every_map

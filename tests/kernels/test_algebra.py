@@ -12,8 +12,8 @@ from sklearn.kernel_ridge import KernelRidge as DenseKernelRidge
 import bigkernel as bk
 from bigkernel.errors import ConfigError, ModelRejectedError
 from bigkernel.kernels.algebra import Product, Scaled, Sum
-from bigkernel.kernels.encoding import decode, encode
 from bigkernel.kernels.feature_maps import LandmarkMap
+from bigkernel.models.file import decode, encode
 from bigkernel.streaming.chunk import Chunk
 
 RNG = np.random.default_rng(5)

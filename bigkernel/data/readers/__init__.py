@@ -107,7 +107,7 @@ def open_source(
     skipped: SkippedRows | None = None,
     **options: Any,
 ) -> Source:
-    r"""Open a file, folder or store, reading only its header.
+    """Open a file, folder or store, reading only its header.
 
     Parameters
     ----------
@@ -130,25 +130,8 @@ def open_source(
         features, zero_based : libsvm: number of features; indices begin at 0
         grey : png: convert what is not 8-bit grey
 
-    Raises
-    ------
-    DataError
-        No such file or store, unknown format (lists the formats), or a head that does not make sense.
-    ConfigError
-        An option that the format does not take, or with an impossible value.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> path = pathlib.Path(folder.name, "wine.csv")
-    >>> _ = path.write_text('"pH";"alcohol";"quality"\n3;8.8;6\n3.3;9.5;5\n')
-    >>> source = open_source(path)
-    >>> source.format, source.n_features, source.labelled
-    ('csv', 2, True)
-    >>> [(batch["x"].tolist(), batch["y"].tolist()) for batch in source.batches()]
-    [([[3.0, 8.8], [3.3, 9.5]], [6.0, 5.0])]
-    >>> folder.cleanup()
+    `DataError`: no such file or store, unknown format (lists the formats), or a head that does not make sense.
+    `ConfigError`: an option that the format does not take, or with an impossible value.
     """
     name = os.fspath(path)
     kind = _detect(name) if format == "auto" else format

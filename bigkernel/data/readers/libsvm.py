@@ -62,12 +62,9 @@ def recognises(head: bytes) -> bool:
 
 
 def read(path: str, *, features: int | None = None, zero_based: bool = False) -> Source:
-    """Open LIBSVM (svmlight) text, gzip or plain.
+    """Open LIBSVM (svmlight) text, gzip or plain; `zero_based`: indices begin at 0, not at 1.
 
-    Parameters
-    ----------
-    features : d; None: the largest index, for which the whole file is read once
-    zero_based : indices begin at 0, not at 1
+    `features` is d; None: the largest index, for which the whole file is read once.
     """
     if features is not None and not 1 <= features <= MOST_FEATURES:
         raise ConfigError(f"features: expected 1 to {MOST_FEATURES:,}, found {features}")
