@@ -118,7 +118,9 @@ def fit(
     show(shown, as_json=False, title=model)
     say(f"all figures: --json, or {run}/report.html" if run else "all figures: --json, or --run DIR")
     if options["probability"] and options["class_weight"]:
-        say("probabilities are those of the weighted classes, not of the rows; for these fit without --class-weight")
+        say(
+            "predictions take the largest probability, without class weights; for weighted ones leave --probability out"
+        )
     _say_score(opened, model, figures, verdict)
 
 

@@ -656,6 +656,15 @@ def weigh_classes(estimator: BaseEstimator, rows: Rows, targets: Targets, inputs
     return replace(rows, columns={**rows.columns, "weight": weighed})
 
 
+def without_class_weights(rows: Rows) -> Rows:
+    """Return the rows without the factors of their classes."""
+    weight = rows.columns.get("weight")
+    if not isinstance(weight, ClassWeightSource):
+        return rows
+    columns = {name: column for name, column in rows.columns.items() if name != "weight"}
+    return replace(rows, columns=columns if weight.weight is None else {**columns, "weight": weight.weight})
+
+
 def class_weights(rows: Rows, labels: Array) -> Array:
     """Return the sum of the weights of the rows of each label (k,), sorted as in the column y; bad rows count too."""
     sums = np.zeros(len(labels))

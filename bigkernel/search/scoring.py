@@ -134,7 +134,7 @@ SCORES: dict[str, Callable[[Tested], float]] = {
     "neg_log_loss": _loss,
 }
 OF_CLASSES = ("accuracy", "balanced_accuracy", "neg_log_loss")
-OF_SUMS = tuple(name for name in SCORES if name not in OF_CLASSES)
+OF_SQUARES = ("neg_mean_squared_error", "neg_root_mean_squared_error", "r2")
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,15 +145,25 @@ class Scoring:
     ----------
     names : of the scores, by their label in the results
     scorers : by label, functions (estimator, X, y) that need the value of f at every row
+    weighted : whether rows have class weights, which moments include and scores do not
     """
 
     names: Mapping[str, str]
     scorers: Mapping[str, Scorer] = field(default_factory=dict)
+    weighted: bool = False
 
     @property
     def counts(self) -> bool:
-        """Whether a score counts classes, which needs predictions."""
-        return any(name in OF_CLASSES and label not in self.scorers for label, name in self.names.items())
+        """Whether a score counts classes, or sums squared errors that moments do not give: both need predictions."""
+        return self.squares or self._includes(OF_CLASSES)
+
+    @property
+    def squares(self) -> bool:
+        """Whether squared errors are summed from predictions."""
+        return self.weighted and self._includes(OF_SQUARES)
+
+    def _includes(self, some: tuple[str, ...]) -> bool:
+        return any(name in some and label not in self.scorers for label, name in self.names.items())
 
     @property
     def coefficients(self) -> bool:
@@ -175,10 +185,10 @@ class Scoring:
         return tested.scored[label] if label in self.scorers else SCORES[self.names[label]](tested)
 
 
-def chosen(scoring: object, *, classifier: bool, by_values: bool = False) -> Scoring:
+def chosen(scoring: object, *, classifier: bool, by_values: bool = False, weighted: bool = False) -> Scoring:
     """Return the requested scores: a single one under the label "score", several under their names.
 
-    With `by_values`, all are computed from predictions.
+    With `by_values`, all are computed from predictions. `weighted`: a candidate has class weights.
 
     Raises
     ------
@@ -209,7 +219,7 @@ def chosen(scoring: object, *, classifier: bool, by_values: bool = False) -> Sco
             raise ConfigError("scoring: neg_gcv is not on the original scale of transformed targets; use another score")
         if by_values or not isinstance(one, str) or one not in SCORES:
             scorers[label] = _scorer(one, classifier=classifier)
-    return Scoring(names, scorers)
+    return Scoring(names, scorers, weighted)
 
 
 def _scorer(given: object, *, classifier: bool) -> Scorer:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Iterator
 from typing import Self, cast
 
 import numpy as np
@@ -27,7 +28,7 @@ from bigkernel.events.job import Figures, Note, emit, job
 from bigkernel.html import columns, readable, table
 from bigkernel.search.planning import Given, Prepared, SearchPlan, candidates_of, planned, prepare
 from bigkernel.search.results import choose, cv_table, edges, warn_of_errors
-from bigkernel.search.scoring import Tested, chosen
+from bigkernel.search.scoring import Scoring, Tested, chosen
 from bigkernel.search.sweeps import Candidate
 
 _BEST = 10  # candidates that a notebook shows
@@ -115,6 +116,28 @@ def html_of_search(search: BaseEstimator) -> str:
     return table(type(search).__name__, figures) + columns([*names, label], lines) + diagram
 
 
+def _differences(everyone: list[Candidate], scoring: Scoring) -> Iterator[str]:
+    """Yield in which ways the scores of candidates differ from those of separate fits."""
+    calibrated = any(getattr(one.last, "probability", False) for one in everyone)
+    weighted = scoring.weighted and {*scoring.names.values()} != {"neg_gcv"}
+    advice = "cross_val_score of scikit-learn"
+    if calibrated and scoring.loss:
+        yield (
+            "scoring: neg_log_loss is that of decision values cut to the range of probabilities, not of calibrated "
+            f"ones, and may order candidates differently; compare the best few by {advice}"
+        )
+    if calibrated and weighted:
+        yield (
+            "scoring: scores are those of decision values, which class_weight shifts, but with probability=True "
+            f"predictions are of the largest probability, without class weights; compare the best few by {advice}"
+        )
+    if weighted and any(one.method.semi_supervised for one in everyone):
+        yield (
+            "class_weight: held-out rows lose their labels but keep the weights of their classes, so scores may be too "
+            "high; score the best model on other rows"
+        )
+
+
 class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
     """Search over a grid by cross-validation, with scikit-learn's interface, from as few sweeps as possible.
 
@@ -147,8 +170,8 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         functions (estimator, X, y) need the values of f at all held-out rows: one more sweep, or several if memory does
         not hold the values of all candidates (`PlanTooLargeError` if it does not hold those of one). A function gets a
         model that predicts only the test rows, and X only if rows are in memory. A dict maps names to scores. Scores
-        use the weights of rows, those of functions if they take `sample_weight`; if candidates differ in class_weight,
-        without class weights ("balanced" refers to all labelled rows).
+        use `sample_weight`, those of functions if they take it, but not class_weight, which squared errors then take
+        the sweep of predictions for; "neg_gcv" alone includes it. "balanced" refers to all labelled rows.
     refit : bool or str
         Whether to fit `best_estimator_` (without a sweep if its moments were kept; by "cg" starting at the solutions of
         its folds), and the score to choose it by if there are several.
@@ -226,15 +249,11 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         classifier = is_classifier(everyone[0].last)
         if any(is_classifier(candidate.last) != classifier for candidate in everyone):
             raise ConfigError("param_grid: expected only classifiers or only regressors, found both")
-        self._scoring = chosen(self.scoring, classifier=classifier, by_values=everyone[0].wrapper is not None)
+        by_values, weighted = everyone[0].wrapper is not None, any(one.solve_settings.weighting for one in everyone)
+        self._scoring = chosen(self.scoring, classifier=classifier, by_values=by_values, weighted=weighted)
         self._check_refit()
-        if self._scoring.loss and any(getattr(one.last, "probability", False) for one in everyone):
-            warnings.warn(
-                "scoring: neg_log_loss is that of decision values cut to the range of probabilities, not of calibrated "
-                "ones, and may order candidates differently; compare the best few by cross_val_score of scikit-learn",
-                UserWarning,
-                stacklevel=4,
-            )
+        for warning in _differences(everyone, self._scoring):
+            warnings.warn(warning, UserWarning, stacklevel=4)
         return prepare(everyone, given, cv=self.cv, seed=int(self.random_state), scoring=self._scoring)
 
     def _check_settings(self) -> None:

@@ -31,6 +31,7 @@ X = rng.normal(size=(N, 3))
 Y = (X[:, 0] + 0.6 * rng.normal(size=N) > 0) + 1 * (X[:, 1] + 0.3 * rng.normal(size=N) > 0.8)
 PARTLY = np.where(np.arange(N) % 3 == 0, -1, Y)
 WEIGHT = rng.uniform(0.2, 3, N)
+BY_CLASS = {0: 0.3, 1: 4.0, 2: 1.0}
 GIVEN = {"kernel": bk.Gaussian(1.5), "landmarks": X[:20]}
 FOLD = HeldOutFolds(FOLDS - 1).of(Chunk(X)) % FOLDS
 MODELS = {
@@ -38,6 +39,8 @@ MODELS = {
     "krr with an intercept": (bk.KernelRidgeClassifier(fit_intercept=True, **GIVEN), Y),
     "krr of two": (bk.KernelRidgeClassifier(**GIVEN), Y > 0),
     "krr exact": (bk.KernelRidgeClassifier(bk.Gaussian(1.5)), Y),
+    "krr by class": (bk.KernelRidgeClassifier(class_weight=BY_CLASS, **GIVEN), Y),
+    "krr exact by class": (bk.KernelRidgeClassifier(bk.Gaussian(1.5), class_weight=BY_CLASS), Y),
     "sssl": (bk.SSSLClassifier(n_components=10, manifold=0, **GIVEN), PARTLY),
     "sssl with a graph": (bk.SSSLClassifier(n_components=10, manifold=0.3, **GIVEN), PARTLY),
     "sssl exact": (bk.SSSLClassifier(bk.Gaussian(1.5), n_components=10, manifold=0), PARTLY),
