@@ -576,7 +576,7 @@ def score_in_memory(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample
     if estimator._semi_supervised and y is not None:
         y = plain_labels(y) if classifier else np.asarray(y, np.float64)
         check_consistent_length(y, predicted)
-        labelled = ~(no_label(y) if classifier else np.isnan(y).reshape(len(y), -1).any(axis=1))
+        labelled = ~no_label(y) if classifier else Targets(1).labelled(y, 0)
         if not labelled.any():
             raise DataError("y: expected a labelled row to score against, found none")
         y, predicted = y[labelled], predicted[labelled]

@@ -235,6 +235,7 @@ def _validated(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, *, reset: b
         return rows, labels
     if estimator._semi_supervised and y is not None:
         values = check_array(y, ensure_2d=False, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
+        Targets(1).labelled(values, 0)  # refuses rows with some of their targets
         if (values == -1).mean() > 0.5:
             warnings.warn(
                 "y: most numbers are −1; if it marks rows without a label, pass NaN there: −1 is a number",
@@ -254,8 +255,9 @@ def near_target(rows: Rows, targets: Targets) -> Array:
     if targets.classes is None and "y" in rows.columns and len(rows):
         stop, weight = min(len(rows), 4096), rows.columns.get("weight")
         y = rows.columns["y"].read(0, stop)
-        y = np.where(np.isinf(y), np.nan, y) if y.dtype.kind == "f" else y  # the sweep refuses or skips such rows
-        y = y[targets.labelled(y, 0) & (True if weight is None else weight.read(0, stop) > 0)]
+        usable = np.isfinite(y.reshape(stop, -1)).all(axis=1)  # the sweep refuses, skips or leaves out other rows
+        y = y[usable & (True if weight is None else weight.read(0, stop) > 0)]
+        y = y[targets.labelled(y, 0)]
         if len(y):
             values = np.empty((len(y), targets.width))
             targets.encode(y, values)
@@ -298,6 +300,12 @@ def plain_labels(y: ColumnLike) -> Array:
         return given
     missing = np.array([is_missing(label) or label in (-1, "-1") for label in given], bool)
     labelled = given[~missing]
+    booleans = [isinstance(label, bool | np.bool_) for label in labelled]
+    if any(booleans):
+        if all(booleans) and not missing.any():
+            return given.astype(bool)
+        advice = "[-1 if label is None else int(label) for label in y]"
+        raise DataError(f"y: found booleans beside missing or other labels; expected integers or text, as in {advice}")
     for kind, dtype in ((Integral, np.int64), (Real, np.float64), (str, np.str_)):
         if all(isinstance(label, kind) for label in labelled):
             return np.where(missing, "-1" if kind is str else -1, given).astype(dtype)

@@ -185,10 +185,10 @@ class Scoring:
         return tested.scored[label] if label in self.scorers else SCORES[self.names[label]](tested)
 
 
-def chosen(scoring: object, *, classifier: bool, by_values: bool = False, weighted: bool = False) -> Scoring:
+def chosen(scoring: object, *, classifier: bool, by_values: bool = False) -> Scoring:
     """Return the requested scores: a single one under the label "score", several under their names.
 
-    With `by_values`, all are computed from predictions. `weighted`: a candidate has class weights.
+    With `by_values`, all are computed from predictions.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def chosen(scoring: object, *, classifier: bool, by_values: bool = False, weight
             raise ConfigError("scoring: neg_gcv is not on the original scale of transformed targets; use another score")
         if by_values or not isinstance(one, str) or one not in SCORES:
             scorers[label] = _scorer(one, classifier=classifier)
-    return Scoring(names, scorers, weighted)
+    return Scoring(names, scorers)
 
 
 def _scorer(given: object, *, classifier: bool) -> Scorer:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Self, cast
 
 import numpy as np
@@ -118,18 +119,11 @@ def html_of_search(search: BaseEstimator) -> str:
 
 def _differences(everyone: list[Candidate], scoring: Scoring) -> Iterator[str]:
     """Yield in which ways the scores of candidates differ from those of separate fits."""
-    calibrated = any(getattr(one.last, "probability", False) for one in everyone)
     weighted = scoring.weighted and {*scoring.names.values()} != {"neg_gcv"}
-    advice = "cross_val_score of scikit-learn"
-    if calibrated and scoring.loss:
+    if (scoring.loss or weighted) and any(getattr(one.last, "probability", False) for one in everyone):
         yield (
-            "scoring: neg_log_loss is that of decision values cut to the range of probabilities, not of calibrated "
-            f"ones, and may order candidates differently; compare the best few by {advice}"
-        )
-    if calibrated and weighted:
-        yield (
-            "scoring: scores are those of decision values, which class_weight shifts, but with probability=True "
-            f"predictions are of the largest probability, without class weights; compare the best few by {advice}"
+            "scoring: scores are those of decision values, not of calibrated probabilities, which leave class_weight "
+            "out, and may order candidates differently; compare the best few by cross_val_score of scikit-learn"
         )
     if weighted and any(one.method.semi_supervised for one in everyone):
         yield (
@@ -249,8 +243,8 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         classifier = is_classifier(everyone[0].last)
         if any(is_classifier(candidate.last) != classifier for candidate in everyone):
             raise ConfigError("param_grid: expected only classifiers or only regressors, found both")
-        by_values, weighted = everyone[0].wrapper is not None, any(one.solve_settings.weighting for one in everyone)
-        self._scoring = chosen(self.scoring, classifier=classifier, by_values=by_values, weighted=weighted)
+        scoring = chosen(self.scoring, classifier=classifier, by_values=everyone[0].wrapper is not None)
+        self._scoring = replace(scoring, weighted=any(one.solve_settings.weighting for one in everyone))
         self._check_refit()
         for warning in _differences(everyone, self._scoring):
             warnings.warn(warning, UserWarning, stacklevel=4)

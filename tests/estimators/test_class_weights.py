@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from peers import cells
+from sklearn import metrics
 from sklearn.base import clone
-from sklearn.metrics import accuracy_score, f1_score, log_loss, mean_squared_error, r2_score, root_mean_squared_error
 from sklearn.model_selection import KFold
 from sklearn.preprocessing import normalize
 from sklearn.utils.class_weight import compute_class_weight
@@ -26,8 +26,6 @@ WEIGHT = rng.uniform(0.2, 3, N)
 GIVEN = {"kernel": Gaussian(1.5), "landmarks": X[:15]}
 TABLE = {0: 0.5, 1: 2.0, 2: 3.0}
 BALANCED = compute_class_weight("balanced", classes=np.arange(3), y=CODES, sample_weight=WEIGHT)
-BY_CODE = dict(enumerate(BALANCED.tolist()))
-BY_COUNT = dict(enumerate(compute_class_weight("balanced", classes=np.arange(3), y=CODES).tolist()))
 BY_NAME = dict(zip(NAMES, BALANCED.tolist(), strict=True))
 MODELS = {
     "krr": KernelRidgeClassifier(**GIVEN),
@@ -83,12 +81,13 @@ def test_partial_fit_applies_class_weights():
 
 
 SCORES = {
-    "accuracy": lambda y, f, w: accuracy_score(y, f.argmax(axis=1), sample_weight=w),
-    "f1_macro": lambda y, f, w: f1_score(y, f.argmax(axis=1), average="macro", sample_weight=w),
-    "neg_log_loss": lambda y, f, w: -log_loss(y, normalize(np.clip(f, 1e-3, 1), "l1"), sample_weight=w),
-    "neg_mean_squared_error": lambda y, f, w: -mean_squared_error(np.eye(3)[y], f, sample_weight=w),
-    "neg_root_mean_squared_error": lambda y, f, w: -root_mean_squared_error(np.eye(3)[y], f, sample_weight=w),
-    "r2": lambda y, f, w: r2_score(np.eye(3)[y], f, sample_weight=w),
+    "accuracy": lambda y, f, w: metrics.accuracy_score(y, f.argmax(axis=1), sample_weight=w),
+    "balanced_accuracy": lambda y, f, w: metrics.balanced_accuracy_score(y, f.argmax(axis=1), sample_weight=w),
+    "f1_macro": lambda y, f, w: metrics.f1_score(y, f.argmax(axis=1), average="macro", sample_weight=w),
+    "neg_log_loss": lambda y, f, w: -metrics.log_loss(y, normalize(np.clip(f, 1e-3, 1), "l1"), sample_weight=w),
+    "neg_mean_squared_error": lambda y, f, w: -metrics.mean_squared_error(np.eye(3)[y], f, sample_weight=w),
+    "neg_root_mean_squared_error": lambda y, f, w: -metrics.root_mean_squared_error(np.eye(3)[y], f, sample_weight=w),
+    "r2": lambda y, f, w: metrics.r2_score(np.eye(3)[y], f, sample_weight=w),
 }
 
 
