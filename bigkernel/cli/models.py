@@ -118,9 +118,7 @@ def fit(
     show(shown, as_json=False, title=model)
     say(f"all figures: --json, or {run}/report.html" if run else "all figures: --json, or --run DIR")
     if options["probability"] and options["class_weight"]:
-        say(
-            "predictions take the largest probability, without class weights; for weighted ones leave --probability out"
-        )
+        say("probabilities are those of the rows; predictions take the largest after multiplying by the class weights")
     _say_score(opened, model, figures, verdict)
 
 

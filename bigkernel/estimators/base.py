@@ -380,14 +380,15 @@ class RowsEstimator(BaseEstimator):
         return cast("IdentityMap | LandmarkMap | FourierMap", features)
 
     def _coefficients(self) -> tuple[Array, Array]:
-        """Return W (p, c) and b (c,) over the features; those of the logits a ∘ f + b where the model is calibrated."""
+        """Return W (p, c) and b (c,) over the features; those of a ∘ f + b + log w where the model is calibrated."""
         fit = self._require("predict")
         solution, calibration = fit.solution, fit.calibration
         # about the point of the features: about 0 it would lose the digits of an offset
         intercept = solution.level if isinstance(solution, LinearSolution) else solution.intercept
         if calibration is None:
             return solution.coef, intercept
-        return solution.coef * calibration.scale, calibration.logits(intercept)
+        offset = 0 if calibration.log_weights is None else calibration.log_weights
+        return solution.coef * calibration.scale, calibration.logits(intercept) + offset
 
     def _predictor(self) -> Predictor:
         """Return the fitted model as plain data, cached with the fit."""
@@ -396,7 +397,9 @@ class RowsEstimator(BaseEstimator):
         def make() -> Predictor:
             classes = self.classes_ if isinstance(self, ClassifierMixin) else None
             logits = fit.calibration is not None or isinstance(fit.solution, LogisticSolution)
-            return replace(Predictor.of(self._features(), *self._coefficients(), classes), logits=logits)
+            weights = None if fit.calibration is None else fit.calibration.log_weights
+            plain = Predictor.of(self._features(), *self._coefficients(), classes)
+            return replace(plain, logits=logits, log_weights=weights)
 
         return cached_predictor(fit, make)
 
@@ -511,8 +514,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, RowsEstimator):
 class Classifier(ClassifierMixin, RowsEstimator):
     """Base of the classifiers; comes before `LandmarkEstimator` among the bases.
 
-    The decision values of a calibrated model are the logits a ∘ f + b, so that predictions, decision values and
-    probabilities agree.
+    The decision values of a calibrated model are the logits a ∘ f + b, plus the logarithms of the class weights.
+    Predictions and decision values agree with each other, and with probabilities times these weights.
     """
 
     calibration_scale_ = Fitted[float]("calibration.scale")
@@ -566,7 +569,7 @@ class Classifier(ClassifierMixin, RowsEstimator):
         check_is_fitted(self)
         if not self._predictor().logits:
             raise ConfigError(f"{type(self).__name__}: fitted with probability=False; fit again with probability=True")
-        values = self._values(X)
+        values = self._predictor().logits_of(self._values(X))
         return values.map_blocks(function, dtype=np.float64) if is_dask_array(values) else function(values)
 
 

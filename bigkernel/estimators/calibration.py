@@ -15,7 +15,7 @@ import numpy as np
 
 from bigkernel.arrays import Array
 from bigkernel.engine.context import forget
-from bigkernel.engine.rows import Rows
+from bigkernel.engine.rows import ClassWeightSource, Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, ResumeMismatchError
 from bigkernel.estimators.checks import solving
@@ -27,7 +27,8 @@ from bigkernel.events.job import spent
 from bigkernel.solvers.logistic import fit_softmax
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds, HeldOutValues, most_rows
-from bigkernel.statistics.moments import SUMS
+from bigkernel.statistics.moments import SUMS, Targets
+from bigkernel.statistics.predictor import Calibration
 from bigkernel.streaming.plan import Accumulator, Plan
 
 PROBABILITY: dict[str, list[object]] = {"probability": ["boolean"]}
@@ -92,7 +93,17 @@ def calibrate(method: Method, fit: Fit, data: Training) -> Fit:
         total = sweep(rows, statistic, what="calibration").total
     with spent("solve"), solving(method):
         calibration = fit_softmax(total["values"], total["truth"], total["weight"])
-    return replace(fit, calibration=calibration, folds=None)
+    return replace(fit, calibration=_with_weights(calibration, data.rows, classes), folds=None)
+
+
+def _with_weights(calibration: Calibration, rows: Rows, classes: Targets) -> Calibration:
+    """Add the weights of the classes, by which predictions multiply probabilities."""
+    source = rows.columns.get("weight")
+    if not isinstance(source, ClassWeightSource):
+        return calibration
+    weights, position = np.ones(classes.width), classes.position
+    weights[np.arange(classes.width) if position is None else position] = source.factors
+    return replace(calibration, log_weights=np.log(np.maximum(weights, np.finfo(np.float64).tiny)))
 
 
 def _require_judged(weight: Array, rows: Rows) -> None:
@@ -164,4 +175,4 @@ def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
     counts = labelled & (weight > 0)
     with solving(method):
         calibration = fit_softmax(values[counts], Y[counts[labelled]].argmax(axis=1), weight[counts])
-    return replace(fit, calibration=calibration)
+    return replace(fit, calibration=_with_weights(calibration, data.rows, method.classes(data.targets)))

@@ -23,7 +23,6 @@ import dask
 import numpy as np
 import zarr
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import assert_all_finite
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -280,14 +279,10 @@ def plain_labels(y: ColumnLike) -> Array:
     Raises
     ------
     DataError
-        Labels are of several kinds, or infinite.
+        Labels are of several kinds.
     """
     given: Array = column_or_1d(np.asarray(y), warn=True)
     if given.dtype.kind == "f":
-        try:
-            assert_all_finite(given, allow_nan=True, input_name="y")
-        except ValueError as error:
-            raise DataError(str(error)) from error
         missing = np.isnan(given)
         if missing.any() and (given == -1).any():
             warnings.warn(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Self, cast
 
@@ -29,7 +28,7 @@ from bigkernel.events.job import Figures, Note, emit, job
 from bigkernel.html import columns, readable, table
 from bigkernel.search.planning import Given, Prepared, SearchPlan, candidates_of, planned, prepare
 from bigkernel.search.results import choose, cv_table, edges, warn_of_errors
-from bigkernel.search.scoring import Scoring, Tested, chosen
+from bigkernel.search.scoring import Tested, chosen
 from bigkernel.search.sweeps import Candidate
 
 _BEST = 10  # candidates that a notebook shows
@@ -115,21 +114,6 @@ def html_of_search(search: BaseEstimator) -> str:
         for i in np.argsort(results[f"rank_test_{label}"], kind="stable")[:_BEST]
     ]
     return table(type(search).__name__, figures) + columns([*names, label], lines) + diagram
-
-
-def _differences(everyone: list[Candidate], scoring: Scoring) -> Iterator[str]:
-    """Yield in which ways the scores of candidates differ from those of separate fits."""
-    weighted = scoring.weighted and {*scoring.names.values()} != {"neg_gcv"}
-    if (scoring.loss or weighted) and any(getattr(one.last, "probability", False) for one in everyone):
-        yield (
-            "scoring: scores are those of decision values, not of calibrated probabilities, which leave class_weight "
-            "out, and may order candidates differently; compare the best few by cross_val_score of scikit-learn"
-        )
-    if weighted and any(one.method.semi_supervised for one in everyone):
-        yield (
-            "class_weight: held-out rows lose their labels but keep the weights of their classes, so scores may be too "
-            "high; score the best model on other rows"
-        )
 
 
 class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
@@ -246,8 +230,21 @@ class SweepSearchCV(BestModel, MetaEstimatorMixin, BaseEstimator):
         scoring = chosen(self.scoring, classifier=classifier, by_values=everyone[0].wrapper is not None)
         self._scoring = replace(scoring, weighted=any(one.solve_settings.weighting for one in everyone))
         self._check_refit()
-        for warning in _differences(everyone, self._scoring):
-            warnings.warn(warning, UserWarning, stacklevel=4)
+        if scoring.loss and any(getattr(one.last, "probability", False) for one in everyone):
+            warnings.warn(
+                "scoring: neg_log_loss is that of decision values cut to the range of probabilities, not of calibrated "
+                "ones, and may order candidates differently; compare the best few by cross_val_score of scikit-learn",
+                UserWarning,
+                stacklevel=4,
+            )
+        held_out = {*scoring.names.values()} != {"neg_gcv"}
+        if held_out and any(one.solve_settings.weighting and one.method.semi_supervised for one in everyone):
+            warnings.warn(
+                "class_weight: held-out rows lose their labels but keep the weights of their classes, so scores may be "
+                "too high; score the best model on other rows",
+                UserWarning,
+                stacklevel=4,
+            )
         return prepare(everyone, given, cv=self.cv, seed=int(self.random_state), scoring=self._scoring)
 
     def _check_settings(self) -> None:

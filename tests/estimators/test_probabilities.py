@@ -79,7 +79,10 @@ def test_probabilities_predictions_and_decision_values_agree(name):
     model.fit(X, y)
     p, lazy = model.predict_proba(X), model.predict_proba(da.from_array(X, chunks=(70, 3)))
     assert_allclose(p.sum(axis=1), 1, rtol=1e-12)
-    assert_array_equal(model.classes_[p.argmax(axis=1)], model.predict(X))
+    weights = [(model.class_weight or {}).get(name, 1) for name in model.classes_]
+    assert_array_equal(model.classes_[(p * weights).argmax(axis=1)], model.predict(X))
+    assert_array_equal(model.predict(X), model.classes_[model._values(X).argmax(axis=1)])
+    assert_allclose(bk.Predictor.of(model).predict_proba(X), p, rtol=1e-12)
     assert isinstance(lazy, da.Array)
     assert_allclose(lazy.compute(), p, rtol=1e-6)
     assert_allclose(np.exp(model.predict_log_proba(X)), p, rtol=1e-9)
@@ -205,7 +208,7 @@ def test_a_search_gives_a_model_with_probabilities():
 @pytest.mark.parametrize("y", [Y, (Y > 0).astype(int)], ids=["three", "two"])
 def test_scores_of_probabilities_match_scikit_learn(make_corpus, y):
     corpus = make_corpus(X, y=y, weight=WEIGHT, classes=tuple(range(y.max() + 1)))
-    model = bk.KernelRidgeClassifier(probability=True, **GIVEN).fit(corpus)
+    model = bk.KernelRidgeClassifier(probability=True, class_weight=BY_CLASS, **GIVEN).fit(corpus)
     actual, p = evaluate(model, corpus, as_rows(corpus), of="scored", pictures=False), model.predict_proba(X)
     assert actual["log_loss"] == pytest.approx(log_loss(y, p, sample_weight=WEIGHT), rel=1e-6)
     brier = brier_score_loss(y, p, sample_weight=WEIGHT, scale_by_half=False)
@@ -234,7 +237,7 @@ def test_commands_calibrate_and_report_scores(run, make_corpus, tmp_path, monkey
 
 
 def test_a_model_file_needs_both_numbers_of_a_calibration(tmp_path):
-    model = bk.KernelRidgeClassifier(bk.Gaussian(1.5), n_landmarks=20, probability=True, random_state=0).fit(X, Y)
+    model = bk.KernelRidgeClassifier(probability=True, class_weight=BY_CLASS, **GIVEN).fit(X, Y)
     bk.save_model(model, tmp_path / "m")
     assert_array_equal(bk.load_model(tmp_path / "m").predict_proba(X), model.predict_proba(X))
     model._fitted.calibration.__dict__["offset"] = None

@@ -39,9 +39,7 @@ SEARCHES = {  # estimator, grid, splits, labels and the number of sweeps
 }
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::bigkernel.errors.BestAtEdgeWarning",
-    "ignore::bigkernel.errors.CollapsedLabelsWarning",
-    "ignore:scoring. scores are those of decision values",
+    "ignore::bigkernel.errors.BestAtEdgeWarning", "ignore::bigkernel.errors.CollapsedLabelsWarning"
 )
 
 

@@ -206,7 +206,7 @@ def test_weights_count_in_the_scores_of_classes():
     scoring, cv = ["accuracy", "balanced_accuracy", "neg_log_loss"], StratifiedKFold(3)
     search = bk.SweepSearchCV(CLASSIFIER, grid, cv=cv, scoring=scoring, refit="neg_log_loss")
     calibrated = bk.SweepSearchCV(clone(CLASSIFIER).set_params(probability=True), grid, cv=cv, scoring="neg_log_loss")
-    with pytest.warns(UserWarning, match="scores are those of decision values, not of calibrated"):
+    with pytest.warns(UserWarning, match="neg_log_loss is that of decision values"):
         calibrated.plan(X, LABELS)
     search.fit(X, LABELS, sample_weight=WEIGHT)
     for params, train, test, score in cells(search, cv.split(X, LABELS)):
