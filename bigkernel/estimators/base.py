@@ -387,8 +387,8 @@ class RowsEstimator(BaseEstimator):
         intercept = solution.level if isinstance(solution, LinearSolution) else solution.intercept
         if calibration is None:
             return solution.coef, intercept
-        offset = 0 if calibration.log_weights is None else calibration.log_weights
-        return solution.coef * calibration.scale, calibration.logits(intercept) + offset
+        offset = calibration.log_weights
+        return solution.coef * calibration.scale, calibration.logits(intercept) + (0 if offset is None else offset)
 
     def _predictor(self) -> Predictor:
         """Return the fitted model as plain data, cached with the fit."""

@@ -250,8 +250,8 @@ def _require_gcv(members: list[Candidate], everyone: list[Candidate]) -> None:
     """Raise `ConfigError` for neg_gcv with several penalties, different class weights, or no moments."""
     if (count := len({one.solve_settings.weighting for one in everyone})) > 1:
         raise ConfigError(
-            f"class_weight: neg_gcv needs the same class weights for all candidates, as it is that of the weighted "
-            f"training rows, found {count} different ones; use another score"
+            f"class_weight: neg_gcv includes class weights, which must be the same for all candidates, found {count} "
+            "different ones; use another score"
         )
     if any(member.solve_settings.by_direction for member in members):
         raise ConfigError(

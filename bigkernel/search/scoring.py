@@ -154,16 +154,9 @@ class Scoring:
 
     @property
     def counts(self) -> bool:
-        """Whether a score counts classes, or sums squared errors that moments do not give: both need predictions."""
-        return self.squares or self._includes(OF_CLASSES)
-
-    @property
-    def squares(self) -> bool:
-        """Whether squared errors are summed from predictions."""
-        return self.weighted and self._includes(OF_SQUARES)
-
-    def _includes(self, some: tuple[str, ...]) -> bool:
-        return any(name in some and label not in self.scorers for label, name in self.names.items())
+        """Whether a score counts classes, or needs squared errors without class weights: both take predictions."""
+        kinds = OF_CLASSES + OF_SQUARES * self.weighted
+        return any(name in kinds and label not in self.scorers for label, name in self.names.items())
 
     @property
     def coefficients(self) -> bool:

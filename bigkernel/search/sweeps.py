@@ -273,8 +273,8 @@ class GridSweep:
     def grid_scores(self, targets: Targets, partition: Partition, scoring: Scoring, *fits: Array) -> GridScores:
         """Return the scores of all candidates by fold; without weights and intercepts, for a plan."""
         weights, intercepts = fits or self.zeros(targets, partition)
-        options = {"with_loss": scoring.loss, "with_squares": scoring.squares}
-        return GridScores(self.predicting, weights, intercepts, partition.folds, targets, **options)
+        sums = scoring.loss, scoring.weighted
+        return GridScores(self.predicting, weights, intercepts, partition.folds, targets, *sums)
 
     def zeros(self, targets: Targets, partition: Partition) -> tuple[Array, Array]:
         """Return zeros for weights (K, F, p, k·c) and intercepts (K, F, k·c), which take no memory."""

@@ -106,14 +106,14 @@ def test_scores_of_a_search_use_sample_weights_but_no_class_weights(name, weight
     model, y, cv, semi = clone(MODELS[name]), CODES.copy(), KFold(3), name in ("sssl", "xnv", "artl")
     y[::4], tolerance = -1 if semi else y[::4], 1e-4 if "gradients" in name else 1e-8
     known, w = np.flatnonzero(y != -1), np.ones(N) if weight is None else weight
-    grid = {"class_weight": weights, "alpha": [0.1, 10.0]}
+    grid = {"class_weight": weights, "alpha": [0.1, 10.0], "kernel__sigma": [1.5, 1.2]}
     search = SweepSearchCV(model, grid, cv=cv, scoring=list(SCORES), refit="r2")
     with pytest.warns(UserWarning, match="keep the weights of their classes") if semi else nullcontext():
         search.fit(X, y, sample_weight=weight)
     balanced = compute_class_weight("balanced", classes=np.arange(3), y=y[known], sample_weight=w[known])
     for params, train, test, score_of in cells(search, ((known[a], known[b]) for a, b in cv.split(known))):
         given = dict(enumerate(balanced)) if params["class_weight"] == "balanced" else params["class_weight"]
-        fit, hidden = clone(model).set_params(alpha=params["alpha"], class_weight=given), np.isin(np.arange(N), test)
+        fit, hidden = clone(model).set_params(**params | {"class_weight": given}), np.isin(np.arange(N), test)
         rows, own = train, {"sample_weight": w[train]}
         if semi:  # hidden rows keep the weights of their classes
             rows, own = slice(None), {"sample_weight": w * np.where(hidden, np.vectorize(given.get)(CODES), 1)}
