@@ -10,6 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.metrics import brier_score_loss, log_loss
 
 import bigkernel as bk
@@ -71,6 +72,15 @@ def test_calibration_matches_fits_without_each_fold(name):
     plain = model.fit(X, y, sample_weight=WEIGHT)
     assert_allclose(actual.dual_coef_, plain.dual_coef_, rtol=1e-6, atol=1e-6)
     assert_allclose(actual.predict_proba(X), softmax(expected.logits(plain._values(X)), axis=1), atol=1e-6)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+def test_probabilities_of_weighted_classes_are_those_of_scikit_learn(weight):
+    model, y = bk.KernelRidgeClassifier(class_weight={0: 1, 1: 9}, **GIVEN), (Y > 0) * 1
+    peer = CalibratedClassifierCV(model, cv=FOLDS, ensemble=False).fit(X, y, sample_weight=weight)
+    actual = clone(model).set_params(probability=True).fit(X, y, sample_weight=weight).predict_proba(X)
+    assert_allclose(actual, peer.predict_proba(X), atol=0.03)
+    assert np.average(actual[:, 1], weights=weight) == pytest.approx(np.average(y, weights=weight), abs=0.02)
 
 
 @pytest.mark.parametrize("name", MODELS)
