@@ -118,7 +118,7 @@ def fit(
     show(shown, as_json=False, title=model)
     say(f"all figures: --json, or {run}/report.html" if run else "all figures: --json, or --run DIR")
     if options["probability"] and options["class_weight"]:
-        say("probabilities are those of the weighted classes, not of the rows; for these fit without --class-weight")
+        say("probabilities are those of the rows; predictions take the largest after multiplying by the class weights")
     _say_score(opened, model, figures, verdict)
 
 

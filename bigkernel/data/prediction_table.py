@@ -64,7 +64,7 @@ def _columns(store: zarr.Group, start: int, stop: int, chosen: set[str]) -> dict
     values = {name: zarr_arrays.read(array, start, stop) for name, array in store.arrays()}
     values["prediction"] = named_labels(values["prediction"], classes)
     if "probability" in chosen:
-        values["probability"] = softmax(values["decision"])
+        values["probability"] = softmax(values["decision"] - attributes["log_weights"])
     columns: dict[str, Any] = {name: values[name].tolist() for name in attributes["ids"]}
     columns = columns or {"row": np.arange(start, stop)}
     for name in ("prediction", "std", "decision", "probability"):

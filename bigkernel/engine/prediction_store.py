@@ -117,7 +117,8 @@ def create(
     sample = stored_form(predictor, np.zeros((0, c)), flat=flat)
     row_bytes = 8 * (math.prod(sample.shape[1:]) + (c if decision else 0) + std + len(ids))
     require_free(path, n_rows * row_bytes, "the prediction store")
-    attributes = {"kind": "predictions", "format": FORMAT, "classes": classes, "ids": list(ids)}
+    weights = [0.0] if predictor.log_weights is None else predictor.log_weights.tolist()
+    attributes = {"kind": "predictions", "format": FORMAT, "classes": classes, "ids": list(ids), "log_weights": weights}
     group = zarr.create_group(Path(path), zarr_format=3, attributes={zarr_arrays.ATTRIBUTE: attributes})
     shapes = {"prediction": sample.shape[1:]}
     if decision:

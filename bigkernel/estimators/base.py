@@ -380,14 +380,15 @@ class RowsEstimator(BaseEstimator):
         return cast("IdentityMap | LandmarkMap | FourierMap", features)
 
     def _coefficients(self) -> tuple[Array, Array]:
-        """Return W (p, c) and b (c,) over the features; those of the logits a ∘ f + b where the model is calibrated."""
+        """Return W (p, c) and b (c,) over the features; those of a ∘ f + b + log w where the model is calibrated."""
         fit = self._require("predict")
         solution, calibration = fit.solution, fit.calibration
         # about the point of the features: about 0 it would lose the digits of an offset
         intercept = solution.level if isinstance(solution, LinearSolution) else solution.intercept
         if calibration is None:
             return solution.coef, intercept
-        return solution.coef * calibration.scale, calibration.logits(intercept)
+        offset = calibration.log_weights
+        return solution.coef * calibration.scale, calibration.logits(intercept) + (0 if offset is None else offset)
 
     def _predictor(self) -> Predictor:
         """Return the fitted model as plain data, cached with the fit."""
@@ -396,7 +397,9 @@ class RowsEstimator(BaseEstimator):
         def make() -> Predictor:
             classes = self.classes_ if isinstance(self, ClassifierMixin) else None
             logits = fit.calibration is not None or isinstance(fit.solution, LogisticSolution)
-            return replace(Predictor.of(self._features(), *self._coefficients(), classes), logits=logits)
+            weights = None if fit.calibration is None else fit.calibration.log_weights
+            plain = Predictor.of(self._features(), *self._coefficients(), classes)
+            return replace(plain, logits=logits, log_weights=weights)
 
         return cached_predictor(fit, make)
 
@@ -514,8 +517,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, RowsEstimator):
 class Classifier(ClassifierMixin, RowsEstimator):
     """Base of the classifiers; comes before `LandmarkEstimator` among the bases.
 
-    The decision values of a calibrated model are the logits a ∘ f + b, so that predictions, decision values and
-    probabilities agree.
+    The decision values of a calibrated model are the logits a ∘ f + b, plus the logarithms of the class weights.
+    Predictions and decision values agree with each other, and with probabilities times these weights.
     """
 
     calibration_scale_ = Fitted[float]("calibration.scale")
@@ -562,7 +565,7 @@ class Classifier(ClassifierMixin, RowsEstimator):
         check_is_fitted(self)
         if not self._predictor().logits:
             raise ConfigError(f"{type(self).__name__}: fitted with probability=False; fit again with probability=True")
-        values = self._values(X)
+        values = self._predictor().logits_of(self._values(X))
         return values.map_blocks(function, dtype=np.float64) if is_dask_array(values) else function(values)
 
 
@@ -572,7 +575,7 @@ def score_in_memory(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample
     if estimator._semi_supervised and y is not None:
         y = plain_labels(y) if classifier else np.asarray(y, np.float64)
         check_consistent_length(y, predicted)
-        labelled = ~(no_label(y) if classifier else np.isnan(y).reshape(len(y), -1).any(axis=1))
+        labelled = ~no_label(y) if classifier else Targets(1).labelled(y, 0)
         if not labelled.any():
             raise DataError("y: expected a labelled row to score against, found none")
         y, predicted = y[labelled], predicted[labelled]

@@ -2,8 +2,8 @@
 
 The sweep of a fit keeps the moments of five folds apart; those of all rows less a fold give, by a small solve, the f
 that was fitted without it. One more sweep takes the values of these f at the rows of their fold
-(`statistics.held_out`), and a softmax of them is fitted (`solvers.logistic`). Where moments of five folds would not
-fit a worker, one fold is held out. Shapes: m landmarks, c classes, g folds.
+(`statistics.held_out`), and a softmax of them is fitted (`solvers.logistic`), without weights by class. Where moments
+of five folds would not fit a worker, one fold is held out. Shapes: m landmarks, c classes, g folds.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ import numpy as np
 
 from bigkernel.arrays import Array
 from bigkernel.engine.context import forget
-from bigkernel.engine.rows import Rows
+from bigkernel.engine.rows import ClassWeightSource, Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, ResumeMismatchError
 from bigkernel.estimators.checks import solving
 from bigkernel.estimators.fit_state import Columns, ExactFit, ExactProblem, Fit, MomentFit, Solution, Training
 from bigkernel.estimators.fitting import Method, solve
-from bigkernel.estimators.inputs import read_exact
+from bigkernel.estimators.inputs import read_exact, without_class_weights
 from bigkernel.estimators.kernel_basis import LandmarkBasis
 from bigkernel.events.job import spent
 from bigkernel.solvers.logistic import fit_softmax
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds, HeldOutValues, most_rows
-from bigkernel.statistics.moments import SUMS
+from bigkernel.statistics.moments import SUMS, Targets
+from bigkernel.statistics.predictor import Calibration
 from bigkernel.streaming.plan import Accumulator, Plan
 
 PROBABILITY: dict[str, list[object]] = {"probability": ["boolean"]}
@@ -59,7 +60,7 @@ def plan_calibration(method: Method, data: Training, basis: Columns, plan: Plan)
     coef = np.broadcast_to(0.0, (1, FOLDS, m, c))
     features, folds = basis.features(), HeldOutFolds(FOLDS - 1)
     statistic = HeldOutValues(features, coef, coef[:, :, 0], folds, classes, most_rows(c), float(len(data.rows)))
-    return with_sweeps(plan, plan_sweep(data.rows, statistic), 1)
+    return with_sweeps(plan, plan_sweep(without_class_weights(data.rows), statistic), 1)
 
 
 def calibrate(method: Method, fit: Fit, data: Training) -> Fit:
@@ -84,14 +85,25 @@ def calibrate(method: Method, fit: Fit, data: Training) -> Fit:
         most=most_rows(classes.width),
         rows=float(fit.folds["rows"][: len(solutions)].sum()),
     )
+    rows = without_class_weights(data.rows)
     try:
-        total = sweep(data.rows, statistic, what="calibration").total
+        total = sweep(rows, statistic, what="calibration").total
     except ResumeMismatchError:  # coefficients of another processor or another penalty
         forget("calibration")
-        total = sweep(data.rows, statistic, what="calibration").total
+        total = sweep(rows, statistic, what="calibration").total
     with spent("solve"), solving(method):
         calibration = fit_softmax(total["values"], total["truth"], total["weight"])
-    return replace(fit, calibration=calibration, folds=None)
+    return replace(fit, calibration=_with_weights(calibration, data.rows, classes), folds=None)
+
+
+def _with_weights(calibration: Calibration, rows: Rows, classes: Targets) -> Calibration:
+    """Add the weights of the classes, by which predictions multiply probabilities."""
+    source = rows.columns.get("weight")
+    if not isinstance(source, ClassWeightSource):
+        return calibration
+    weights, position = np.ones(classes.width), classes.position
+    weights[np.arange(classes.width) if position is None else position] = source.factors
+    return replace(calibration, log_weights=np.log(np.maximum(weights, np.finfo(np.float64).tiny)))
 
 
 def _require_judged(weight: Array, rows: Rows) -> None:
@@ -158,7 +170,9 @@ def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
         with solving(method):
             solution = again.solve_exact(problem, SolveDiagnostics())
         values[held] = K[held] @ solution.coef + solution.intercept
+    given = without_class_weights(data.rows).column("weight")
+    weight = np.ones(len(K)) if given is None else np.asarray(given, np.float64)[exact.keep]
     counts = labelled & (weight > 0)
     with solving(method):
         calibration = fit_softmax(values[counts], Y[counts[labelled]].argmax(axis=1), weight[counts])
-    return replace(fit, calibration=calibration)
+    return replace(fit, calibration=_with_weights(calibration, data.rows, method.classes(data.targets)))

@@ -23,7 +23,6 @@ import dask
 import numpy as np
 import zarr
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import assert_all_finite
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -235,6 +234,7 @@ def _validated(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, *, reset: b
         return rows, labels
     if estimator._semi_supervised and y is not None:
         values = check_array(y, ensure_2d=False, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
+        Targets(1).labelled(values, 0)  # refuses rows with some of their targets
         if (values == -1).mean() > 0.5:
             warnings.warn(
                 "y: most numbers are −1; if it marks rows without a label, pass NaN there: −1 is a number",
@@ -254,8 +254,9 @@ def near_target(rows: Rows, targets: Targets) -> Array:
     if targets.classes is None and "y" in rows.columns and len(rows):
         stop, weight = min(len(rows), 4096), rows.columns.get("weight")
         y = rows.columns["y"].read(0, stop)
-        y = np.where(np.isinf(y), np.nan, y) if y.dtype.kind == "f" else y  # the sweep refuses or skips such rows
-        y = y[targets.labelled(y, 0) & (True if weight is None else weight.read(0, stop) > 0)]
+        usable = np.isfinite(y.reshape(stop, -1)).all(axis=1)  # the sweep refuses, skips or leaves out other rows
+        y = y[usable & (True if weight is None else weight.read(0, stop) > 0)]
+        y = y[targets.labelled(y, 0)]
         if len(y):
             values = np.empty((len(y), targets.width))
             targets.encode(y, values)
@@ -275,14 +276,10 @@ def no_label(y: Array) -> Array:
 def plain_labels(y: ColumnLike) -> Array:
     """Return labels (n,) in memory as numbers or text, with −1 or "-1" for None, NaN and pandas' NA.
 
-    `DataError`: labels are of several kinds, or infinite.
+    `DataError`: labels are of several kinds.
     """
     given: Array = column_or_1d(np.asarray(y), warn=True)
     if given.dtype.kind == "f":
-        try:
-            assert_all_finite(given, allow_nan=True, input_name="y")
-        except ValueError as error:
-            raise DataError(str(error)) from error
         missing = np.isnan(given)
         if missing.any() and (given == -1).any():
             warnings.warn(
@@ -295,6 +292,12 @@ def plain_labels(y: ColumnLike) -> Array:
         return given
     missing = np.array([is_missing(label) or label in (-1, "-1") for label in given], bool)
     labelled = given[~missing]
+    booleans = [isinstance(label, bool | np.bool_) for label in labelled]
+    if any(booleans):
+        if all(booleans) and not missing.any():
+            return given.astype(bool)
+        advice = "[-1 if label is None else int(label) for label in y]"
+        raise DataError(f"y: found booleans beside missing or other labels; expected integers or text, as in {advice}")
     for kind, dtype in ((Integral, np.int64), (Real, np.float64), (str, np.str_)):
         if all(isinstance(label, kind) for label in labelled):
             return np.where(missing, "-1" if kind is str else -1, given).astype(dtype)
@@ -619,6 +622,15 @@ def weigh_classes(estimator: BaseEstimator, rows: Rows, targets: Targets, inputs
     y, weight = rows.columns["y"], rows.columns.get("weight")
     weighed = ClassWeightSource(y, weight, labels, factors[position])
     return replace(rows, columns={**rows.columns, "weight": weighed})
+
+
+def without_class_weights(rows: Rows) -> Rows:
+    """Return the rows without the factors of their classes."""
+    weight = rows.columns.get("weight")
+    if not isinstance(weight, ClassWeightSource):
+        return rows
+    columns = {name: column for name, column in rows.columns.items() if name != "weight"}
+    return replace(rows, columns=columns if weight.weight is None else {**columns, "weight": weight.weight})
 
 
 def class_weights(rows: Rows, labels: Array) -> Array:

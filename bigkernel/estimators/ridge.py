@@ -504,8 +504,9 @@ class KernelRidgeClassifier(Classifier, LandmarkEstimator):
     probability : bool, default False
         Whether to calibrate probabilities, for `predict_proba`, on rows held out from f: one more sweep, of at most
         about a million values of f, and sums of five folds (one held-out fold if these would not fit a worker). It
-        excludes `partial_fit`, `refit`, `with_landmarks` and solver="cg". Probabilities are those of the weighted rows,
-        `class_weight` included. Raises `DataError` where the groups leave fewer than two classes in more than one fold.
+        excludes `partial_fit`, `refit`, `with_landmarks` and solver="cg". Probabilities are those of rows weighted by
+        `sample_weight` alone; `predict` takes the largest, multiplied by `class_weight` if there is one. Raises
+        `DataError` where the groups leave fewer than two classes in more than one fold.
 
     Attributes
     ----------

@@ -214,7 +214,7 @@ def _method(estimator: BaseEstimator) -> SSSLMethod:
 
 
 class SSSL(Regressor, LandmarkEstimator):
-    """Semi-supervised regression on the s leading eigenfunctions of the kernel; a NaN target means unlabelled.
+    """Semi-supervised regression on the s leading eigenfunctions of the kernel; rows of NaN targets are unlabelled.
 
     Parameters
     ----------

@@ -146,7 +146,7 @@ class Predictor(WithoutCaches):
     def _logits(self, X: Any) -> Array:
         if not self.expansion.logits:
             raise ConfigError("predict_proba: the model was fitted without probabilities; fit with probability=True")
-        return self._values(X)
+        return self.expansion.logits_of(self._values(X))
 
     @cached_property
     def _sliced(self) -> Expansion:

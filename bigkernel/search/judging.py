@@ -185,7 +185,7 @@ class Work:
     def _count(
         self, one: GridSweep, partition: Partition, solved: list[list[FoldSolutions]], scoring: Scoring
     ) -> Accumulator:
-        """Sweep for the confusion matrices and losses of all candidates."""
+        """Sweep for the confusion matrices, losses and squared errors of all candidates."""
         places = {candidate.index: place for place, candidate in _places(one)}
         fits = coefficients(one, partition, self.data, solved, places)
         scores = one.grid_scores(self.data.targets, partition, scoring, *fits)
@@ -319,8 +319,12 @@ def _statistic(one: GridSweep, partition: Partition, data: SearchData, weights: 
 
 
 def _with_counts(tested: Tested, counted: Accumulator, place: tuple[int, int, int]) -> Tested:
-    """Add the confusion matrix and loss at a place (kernel, fold, candidate)."""
+    """Add the confusion matrix, loss and squared errors, if summed, at a place (kernel, fold, candidate)."""
     if not counted:
         return tested
-    loss = counted["loss"]
-    return replace(tested, confusion=counted["confusion"][place], loss=float(loss[place]) if loss.size else None)
+    confusion, loss, sse = counted["confusion"][place], counted["loss"], counted["sse"]
+    tested = replace(tested, confusion=confusion, loss=float(loss[place]) if loss.size else None)
+    if not sse.size:
+        return tested
+    t, n = confusion.sum(axis=1), float(confusion.sum())  # of one-hot targets Σy = Σy²
+    return replace(tested, n=n, sse=sse[place], spread=t * (1 - t / n), q=t)

@@ -19,12 +19,12 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, has_fit_parameter
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
-from bigkernel.engine.rows import ClassWeightSource, Rows, source_of
+from bigkernel.engine.rows import Rows, source_of
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import RowsEstimator, method_of
 from bigkernel.estimators.fit_state import Columns, Training
-from bigkernel.estimators.inputs import CellTargets
+from bigkernel.estimators.inputs import CellTargets, without_class_weights
 from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice, of_kernel
 from bigkernel.estimators.precision import whitened
 from bigkernel.estimators.ridge import RidgeMethod, choose_solver
@@ -37,7 +37,7 @@ from bigkernel.search.adapting import AdaptingSweep, with_sides
 from bigkernel.search.conjugate_gradients import CGSweep, by_ridge
 from bigkernel.search.judging import Work, value_sweeps
 from bigkernel.search.scorers import require_served
-from bigkernel.search.scoring import OF_SUMS, Scoring
+from bigkernel.search.scoring import Scoring
 from bigkernel.search.splits import Partition, partitions
 from bigkernel.search.sweeps import Candidate, GridSweep, PlanLine, SearchData
 from bigkernel.statistics.moments import Targets
@@ -162,7 +162,6 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
         Rows, targets or folds are invalid.
     """
     classifier = is_classifier(everyone[0].last)
-    several = _differ_in_weights(everyone, scoring)
     prepared: list[Prepared] = []
     for members in _by_transforms(everyone):
         model = members[0].model
@@ -184,13 +183,13 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
             _require_folds(splits, scoring)
         if isinstance(targets, CellTargets):
             splits = with_sides(splits, rows, targets.cells)
-        search = SearchData(rows, targets, inputs, _without_class_weights(rows) if several else rows)
+        search = SearchData(rows, targets, inputs, without_class_weights(rows))
         if wrapper is not None:  # scores compare original targets with predictions on their scale
             search.judging = replace(rows, columns={**rows.columns, "y": source_of(original, "y")})
             search.inverse = wrapper.transformer_.inverse_transform
         sweeps = arrange(members, search, splits, scoring)
         if scoring.gcv:
-            _require_gcv(members)
+            _require_gcv(members, everyone)
         prepared.append(Prepared(members, steps, Work(search, splits, sweeps), learned, wrapper))
     return prepared
 
@@ -247,28 +246,13 @@ def _require_folds(splits: Sequence[Partition], scoring: Scoring) -> None:
         raise ConfigError(f"cv=0: {held[0]} needs held-out rows; use scoring='neg_gcv', or folds")
 
 
-def _without_class_weights(rows: Rows) -> Rows:
-    """Return the rows without the factors of their classes."""
-    weight = rows.columns.get("weight")
-    if not isinstance(weight, ClassWeightSource):
-        return rows
-    columns = {name: column for name, column in rows.columns.items() if name != "weight"}
-    return replace(rows, columns=columns if weight.weight is None else {**columns, "weight": weight.weight})
-
-
-def _differ_in_weights(everyone: list[Candidate], scoring: Scoring) -> bool:
-    """Return whether candidates differ in class weights; raise `ConfigError` for scores of sums, which include them."""
-    kinds = {candidate.solve_settings.weighting for candidate in everyone}
-    if len(kinds) > 1 and (names := [name for name in scoring.names.values() if name in OF_SUMS]):
+def _require_gcv(members: list[Candidate], everyone: list[Candidate]) -> None:
+    """Raise `ConfigError` for neg_gcv with several penalties, different class weights, or no moments."""
+    if (count := len({one.solve_settings.weighting for one in everyone})) > 1:
         raise ConfigError(
-            f"class_weight: {names[0]} needs the same class weights for all candidates, found {len(kinds)} different "
-            "ones; use accuracy, balanced_accuracy or neg_log_loss"
+            f"class_weight: neg_gcv includes class weights, which must be the same for all candidates, found {count} "
+            "different ones; use another score"
         )
-    return len(kinds) > 1
-
-
-def _require_gcv(members: list[Candidate]) -> None:
-    """Raise `ConfigError` for generalised cross-validation with several penalties, or without moments."""
     if any(member.solve_settings.by_direction for member in members):
         raise ConfigError(
             f"scoring: neg_gcv needs one penalty for all directions, but {type(members[0].last).__name__} has one "

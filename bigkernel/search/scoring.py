@@ -118,8 +118,7 @@ SCORES: dict[str, Callable[[Tested], float]] = {
     "neg_log_loss": _loss,
 }
 OF_CLASSES = ("accuracy", "balanced_accuracy", "neg_log_loss")
-OF_SUMS = tuple(name for name in SCORES if name not in OF_CLASSES)
-_OF_SQUARES = ("neg_mean_squared_error", "neg_root_mean_squared_error", "r2")
+OF_SQUARES = ("neg_mean_squared_error", "neg_root_mean_squared_error", "r2")
 _MARGIN = 3.0  # errors of predictions are estimated to about this factor
 
 
@@ -130,11 +129,13 @@ class Scoring:
     names: Mapping[str, str]  # of the scores, by their label in the results
     # by label, functions (estimator, X, y) that need the value of f at every row
     scorers: Mapping[str, Scorer] = field(default_factory=dict)
+    weighted: bool = False  # whether rows have class weights, which moments include and scores do not
 
     @property
     def counts(self) -> bool:
-        """Whether a score counts classes, which needs predictions."""
-        return any(name in OF_CLASSES and label not in self.scorers for label, name in self.names.items())
+        """Whether a score counts classes, or needs squared errors without class weights: both take predictions."""
+        kinds = OF_CLASSES + OF_SQUARES * self.weighted
+        return any(name in kinds and label not in self.scorers for label, name in self.names.items())
 
     @property
     def coefficients(self) -> bool:
@@ -157,8 +158,8 @@ class Scoring:
 
     @property
     def of_squares(self) -> bool:
-        """Whether all scores are functions of squared errors."""
-        return not self.scorers and set(self.names.values()) <= {*_OF_SQUARES}
+        """Whether all scores are functions of the squared errors that moments give."""
+        return not self.scorers and not self.weighted and set(self.names.values()) <= {*OF_SQUARES}
 
     def most(self, label: str, tested: Tested) -> float:
         """Return the largest score of squared errors that a candidate may have on a fold with exact sums."""

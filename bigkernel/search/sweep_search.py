@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from dataclasses import replace
 from typing import Self, cast
 
 import numpy as np
@@ -91,8 +92,8 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         functions (estimator, X, y) need the values of f at all held-out rows: one more sweep, or several if memory does
         not hold the values of all candidates (`PlanTooLargeError` if it does not hold those of one). A function gets a
         model that predicts only the test rows, and X only if rows are in memory. A dict maps names to scores. Scores
-        use the weights of rows, those of functions if they take `sample_weight`; if candidates differ in class_weight,
-        without class weights ("balanced" refers to all labelled rows).
+        use `sample_weight`, those of functions if they take it, but not class_weight, which squared errors then take
+        the sweep of predictions for; "neg_gcv" alone includes it. "balanced" refers to all labelled rows.
     refit : bool or str
         Whether to fit `best_estimator_` (without a sweep if its moments were kept; by "cg" starting at the solutions of
         its folds), and the score to choose it by if there are several.
@@ -171,12 +172,21 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         classifier = is_classifier(everyone[0].last)
         if any(is_classifier(candidate.last) != classifier for candidate in everyone):
             raise ConfigError("param_grid: expected only classifiers or only regressors, found both")
-        self._scoring = chosen(self.scoring, classifier=classifier, by_values=everyone[0].wrapper is not None)
+        scoring = chosen(self.scoring, classifier=classifier, by_values=everyone[0].wrapper is not None)
+        self._scoring = replace(scoring, weighted=any(one.solve_settings.weighting for one in everyone))
         self._check_refit()
-        if self._scoring.loss and any(getattr(one.last, "probability", False) for one in everyone):
+        if scoring.loss and any(getattr(one.last, "probability", False) for one in everyone):
             warnings.warn(
                 "scoring: neg_log_loss is that of decision values cut to the range of probabilities, not of calibrated "
                 "ones, and may order candidates differently; compare the best few by cross_val_score of scikit-learn",
+                UserWarning,
+                stacklevel=4,
+            )
+        held_out = {*scoring.names.values()} != {"neg_gcv"}
+        if held_out and any(one.solve_settings.weighting and one.method.semi_supervised for one in everyone):
+            warnings.warn(
+                "class_weight: held-out rows lose their labels but keep the weights of their classes, so scores may be "
+                "too high; score the best model on other rows",
                 UserWarning,
                 stacklevel=4,
             )

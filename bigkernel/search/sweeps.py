@@ -91,7 +91,7 @@ class SearchData:
     Attributes
     ----------
     rows, targets, inputs : as in `Training`
-    judging : the rows with the weights and targets of scores
+    judging : the rows with the weights, without those of classes, and targets of scores
     inverse : function from values of f (n, c) to predictions on the scale of these targets
     moments : of all rows, by the identity of the list of a kernel's candidates
     ends : by candidate, the sum of the coefficients of conjugate gradients over folds, and the number of folds
@@ -273,7 +273,8 @@ class GridSweep:
     def grid_scores(self, targets: Targets, partition: Partition, scoring: Scoring, *fits: Array) -> GridScores:
         """Return the scores of all candidates by fold; without weights and intercepts, for a plan."""
         weights, intercepts = fits or self.zeros(targets, partition)
-        return GridScores(self.predicting, weights, intercepts, partition.folds, targets, scoring.loss)
+        sums = scoring.loss, scoring.weighted
+        return GridScores(self.predicting, weights, intercepts, partition.folds, targets, *sums)
 
     def zeros(self, targets: Targets, partition: Partition) -> tuple[Array, Array]:
         """Return zeros for weights (K, F, p, k·c) and intercepts (K, F, k·c), which take no memory."""

@@ -160,10 +160,6 @@ def candidates(
     Errors of predictions are estimated where the errors of the moments are known. The bits of a candidate depend on
     `shared` (see `RidgeSystem`), not on the other candidates.
     """
-    if len({settings.weighting for settings in grid}) > 1:
-        raise ConfigError(
-            "class_weight: expected the same weights in all candidates of a search; run one search for each"
-        )
     r, c = train.C.shape
     weights, intercepts = np.zeros((len(grid), r, c)), np.zeros((len(grid), c))
     errors: list[Errors | None] = [None] * len(grid)

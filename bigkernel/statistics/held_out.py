@@ -63,14 +63,15 @@ class _FoldModels(WithoutCaches):
 
 @dataclass(frozen=True, eq=False)
 class GridScores(_FoldModels, Sums):
-    """Confusion matrices (and log-losses) of every candidate on the rows of each fold.
+    """Confusion matrices (log-losses and squared errors) of every candidate on the rows of each fold.
 
-    Accumulates `confusion` (K, F, k, c, c), true class by predicted class, for K kernels and F folds; and `loss`
-    (K, F, k), Σ −log p of the true class, where p are the values of f clipped to [0.001, 1] and normalized. Rows are
-    weighted.
+    Accumulates `confusion` (K, F, k, c, c), true class by predicted class, for K kernels and F folds; `loss` (K, F, k),
+    Σ −log p of the true class, where p are the values of f clipped to [0.001, 1] and normalized; and `sse`
+    (K, F, k, c), Σ (y − f)² of one-hot y. Rows are weighted.
     """
 
     with_loss: bool = False  # whether to sum log-losses
+    with_squares: bool = False  # whether to sum squared errors
 
     @property
     def candidates(self) -> int:
@@ -78,7 +79,8 @@ class GridScores(_FoldModels, Sums):
 
     def zero(self) -> Accumulator:
         shape, c = (*self.weights.shape[:2], self.candidates), self.targets.width
-        return {"confusion": np.zeros((*shape, c, c)), "loss": np.zeros(shape if self.with_loss else (0,))}
+        sums = {"loss": shape if self.with_loss else (0,), "sse": (*shape, c) if self.with_squares else (0,)}
+        return {"confusion": np.zeros((*shape, c, c)), **{name: np.zeros(of) for name, of in sums.items()}}
 
     def footprint(self, block_rows: int) -> Footprint:
         count, folds, p, wide = self.weights.shape
@@ -87,8 +89,8 @@ class GridScores(_FoldModels, Sums):
             self.features,
             block_rows,
             flops=2.0 * count * p * wide,
-            row_bytes=wide * (8 + self.features.dtype.itemsize) + 16 * self.candidates,
-            partial_bytes=8 * count * folds * self.candidates * (c * c + 1),
+            row_bytes=wide * (8 * (1 + self.with_squares) + self.features.dtype.itemsize) + 16 * self.candidates,
+            partial_bytes=8 * count * folds * self.candidates * (c * c + 1 + c * self.with_squares),
             work_bytes=2 * self.weights.nbytes,
         )
 
@@ -97,12 +99,15 @@ class GridScores(_FoldModels, Sums):
         for fold, ids in enumerate(self._test_rows(chunk)):
             for block, kernel, values in self._values(chunk, fold, ids):
                 with chunk.work.stage("predict"):
-                    truth, weight = self.targets.one_hot(chunk, block).argmax(axis=1), weights_of(chunk, block)
-                    values = values.reshape(len(block), k, c)
+                    one_hot, weight = self.targets.one_hot(chunk, block), weights_of(chunk, block)
+                    truth, values = one_hot.argmax(axis=1), values.reshape(len(block), k, c)
                     # (candidate, truth, predicted) as one number
                     cell = (np.arange(k) * c + truth[:, None]) * c + values.argmax(axis=2)
                     counts = np.bincount(cell.ravel(), np.repeat(weight, k), minlength=k * c * c)
                     total["confusion"][kernel, fold] += counts.reshape(k, c, c)
+                    if self.with_squares:
+                        off = values - one_hot[:, None]
+                        total["sse"][kernel, fold] += np.einsum("r,rkc,rkc->kc", weight, off, off)
                     if self.with_loss:
                         np.clip(values, FLOOR, 1, out=values)
                         of_truth = np.take_along_axis(values, truth[:, None, None], axis=2)[:, :, 0]

@@ -152,7 +152,7 @@ class Targets:
         return self.labelled(require_labels(chunk), chunk.start)
 
     def labelled(self, y: Array, start: int) -> Array:
-        """Return which rows of y are labelled, (n,) bool; `DataError` for a label that is no class."""
+        """Return which rows of y are labelled, (n,) bool; `DataError` for an unknown label or a missing target."""
         if self.classes is None:
             table = y[:, None] if y.ndim == 1 else y
             present: Array = np.ones(len(y), bool) if self.missing is None else (table != self.missing).all(axis=1)
@@ -161,7 +161,16 @@ class Targets:
             infinite = np.isinf(table).any(axis=1)
             if infinite.any():
                 raise DataError(f"y: row {start + int(np.argmax(infinite))} is infinite; NaN marks unlabelled rows")
-            return present & ~np.isnan(table).any(axis=1)
+            count: Array = (~np.isnan(table)).sum(axis=1)
+            some = (count > 0) & (count < table.shape[1])
+            if some.any():
+                row = int(np.argmax(some))
+                raise DataError(
+                    f"y: row {start + row} has {count[row]} of {table.shape[1]} targets, expected all or none (NaN), "
+                    "as all targets are fitted to the same rows; fit a model for each target"
+                )
+            labelled: Array = present & (count > 0)
+            return labelled
         known: Array = np.isin(y, self.classes)
         strange = ~known if y.dtype.kind not in "if" else ~known & (y != -1)
         if strange.any():

@@ -3,8 +3,8 @@
 Every estimator here predicts f(x) = φ(x)ᵀW + b, with φ the rows themselves, their kernel values against m landmarks, or
 random features of them. Transformers that learn such a W (components of DICA and JDA, whitened Nyström features) apply
 it as a row map, `Projection`. Class probabilities are p(x) = softmax(a ∘ f(x) + b), with a scale and an offset for each
-class (`Calibration`); two classes share one scale, which gives Platt's sigmoid of f₂ − f₁. Shapes: n rows, d
-features, p columns of φ, c targets or classes.
+class (`Calibration`); two classes share one scale, which gives Platt's sigmoid of f₂ − f₁. Decisions are by largest
+w_k p_k(x), w the class weights. Shapes: n rows, d features, p columns of φ, c targets or classes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Predictor(WithoutCaches):
     coef: Array  # (p, c)
     intercept: Array  # (c,)
     classes: Array | None = None  # (c,) labels, or None for numbers
-    logits: bool = False  # the values are logits, whose softmax gives the class probabilities
+    logits: bool = False  # softmax of the values, less the logarithms of class weights, gives the class probabilities
+    log_weights: Array | None = None  # (c,) these logarithms; None: no weights
 
     @classmethod
     def of(cls, features: BlockMap, coef: Array, intercept: Array, classes: Array | None = None) -> Predictor:
@@ -46,6 +47,10 @@ class Predictor(WithoutCaches):
     def width(self) -> int:
         """c, the number of columns of the values."""
         return int(self.coef.shape[1])
+
+    def logits_of(self, values: Array) -> Array:
+        """Return the logits of the class probabilities, from values (n, c)."""
+        return values if self.log_weights is None else values - self.log_weights
 
     @property
     def flops_per_row(self) -> float:
@@ -128,6 +133,8 @@ class Calibration:
     offset: Array  # (c,) float64
     rows: int = 0  # number of held-out rows of the calibration; 0 if unknown
     log_loss: float = float("nan")  # on these rows, mean −log p of the true class in nats; NaN if unknown
+    # (c,) logarithms of class weights, which decision values include and logits do not; None: no weights
+    log_weights: Array | None = None
 
     def logits(self, values: Array) -> Array:
         """Return the logits of values of f, (n, c)."""

@@ -104,7 +104,7 @@ class ScoreStatistic(Sums):
         rows, true, guess = np.arange(len(values)), truth.argmax(axis=1), values.argmax(axis=1)
         np.add.at(total["confusion"], (true, guess), weight)
         if self.predictor.logits:
-            _add_probabilities(total, weight, values, truth)
+            _add_probabilities(total, weight, self.predictor.logits_of(values), truth)
         if not self.keep:
             return
         of_truth = values[rows, true]

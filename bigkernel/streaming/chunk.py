@@ -194,7 +194,8 @@ class Chunk:
         x, y = self.x if fresh and self.x.flags.writeable else self.x.copy(), self.y
         x[bad] = 0
         if y is not None and y.dtype.kind == "f":
-            y = np.where(np.isinf(y), np.asarray(np.nan, y.dtype), y)
+            y = y.copy()
+            y[np.isinf(y).reshape(len(y), -1).any(axis=1)] = np.nan
         weight = np.ones(len(self)) if self.weight is None else np.asarray(self.weight, np.float64)
         return replace(self, x=x, y=y, weight=np.where(bad, 0.0, weight))
 

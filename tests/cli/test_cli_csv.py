@@ -38,7 +38,7 @@ def colours(run):
     """Write flowers.csv with text labels, its corpus and a model with probabilities."""
     write_csv("flowers.csv", {"width": X[:, 0], "height": X[:, 1], "age": X[:, 2], "colour": COLOURS})
     run("ingest", "flowers.csv", "flowers", "--chunk-rows", 64)
-    run("fit", "flowers", "flowers.model", "--landmarks", 30, "--probability")
+    run("fit", "flowers", "flowers.model", "--landmarks", 30, "--probability", "--class-weight", "balanced")
     return load_model("flowers.model")
 
 

@@ -56,6 +56,15 @@ def test_a_missing_label_of_any_kind_is_like_minus_one(model, kind):
         assert fitted.score(X, y) == expected.score(X[LABELLED], Y[LABELLED])
 
 
+@pytest.mark.parametrize("model", [*SEMI_SUPERVISED[:2], bk.LabelledRowsClassifier(SVC())])
+def test_booleans_are_classes_unless_labels_are_missing(model):
+    y = (TRUTH > 0).astype(object)
+    assert clone(model).fit(X, y).classes_.dtype == bool
+    for missing in (None, np.nan, -1, 2):
+        with pytest.raises(DataError, match=r"booleans beside .*; expected integers or text, as in"):
+            clone(model).fit(X, np.where(LABELLED, y, missing))
+
+
 @pytest.mark.parametrize("kind", [bk.KernelRidgeClassifier, bk.KernelLogisticClassifier])
 def test_supervised_classifiers_refuse_missing_labels_and_report_minus_one_beside_three_classes(kind):
     for missing in ("None", "str"):

@@ -10,6 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.metrics import brier_score_loss, log_loss
 
 import bigkernel as bk
@@ -31,6 +32,7 @@ X = rng.normal(size=(N, 3))
 Y = (X[:, 0] + 0.6 * rng.normal(size=N) > 0) + 1 * (X[:, 1] + 0.3 * rng.normal(size=N) > 0.8)
 PARTLY = np.where(np.arange(N) % 3 == 0, -1, Y)
 WEIGHT = rng.uniform(0.2, 3, N)
+BY_CLASS = {0: 0.3, 1: 4.0, 2: 1.0}
 GIVEN = {"kernel": bk.Gaussian(1.5), "landmarks": X[:20]}
 FOLD = HeldOutFolds(FOLDS - 1).of(Chunk(X)) % FOLDS
 MODELS = {
@@ -38,6 +40,8 @@ MODELS = {
     "krr with an intercept": (bk.KernelRidgeClassifier(fit_intercept=True, **GIVEN), Y),
     "krr of two": (bk.KernelRidgeClassifier(**GIVEN), Y > 0),
     "krr exact": (bk.KernelRidgeClassifier(bk.Gaussian(1.5)), Y),
+    "krr by class": (bk.KernelRidgeClassifier(class_weight=BY_CLASS, **GIVEN), Y),
+    "krr exact by class": (bk.KernelRidgeClassifier(bk.Gaussian(1.5), class_weight=BY_CLASS), Y),
     "sssl": (bk.SSSLClassifier(n_components=10, manifold=0, **GIVEN), PARTLY),
     "sssl with a graph": (bk.SSSLClassifier(n_components=10, manifold=0.3, **GIVEN), PARTLY),
     "sssl exact": (bk.SSSLClassifier(bk.Gaussian(1.5), n_components=10, manifold=0), PARTLY),
@@ -70,13 +74,25 @@ def test_calibration_matches_fits_without_each_fold(name):
     assert_allclose(actual.predict_proba(X), softmax(expected.logits(plain._values(X)), axis=1), atol=1e-6)
 
 
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+def test_probabilities_of_weighted_classes_are_those_of_scikit_learn(weight):
+    model, y = bk.KernelRidgeClassifier(class_weight={0: 1, 1: 9}, **GIVEN), (Y > 0) * 1
+    peer = CalibratedClassifierCV(model, cv=FOLDS, ensemble=False).fit(X, y, sample_weight=weight)
+    actual = clone(model).set_params(probability=True).fit(X, y, sample_weight=weight).predict_proba(X)
+    assert_allclose(actual, peer.predict_proba(X), atol=0.03)
+    assert np.average(actual[:, 1], weights=weight) == pytest.approx(np.average(y, weights=weight), abs=0.02)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_probabilities_predictions_and_decision_values_agree(name):
     model, y = clone(MODELS[name][0]).set_params(probability=True), MODELS[name][1]
     model.fit(X, y)
     p, lazy = model.predict_proba(X), model.predict_proba(da.from_array(X, chunks=(70, 3)))
     assert_allclose(p.sum(axis=1), 1, rtol=1e-12)
-    assert_array_equal(model.classes_[p.argmax(axis=1)], model.predict(X))
+    weights = [(model.class_weight or {}).get(name, 1) for name in model.classes_]
+    assert_array_equal(model.classes_[(p * weights).argmax(axis=1)], model.predict(X))
+    assert_array_equal(model.predict(X), model.classes_[model._values(X).argmax(axis=1)])
+    assert_allclose(bk.Predictor.of(model).predict_proba(X), p, rtol=1e-12)
     assert isinstance(lazy, da.Array)
     assert_allclose(lazy.compute(), p, rtol=1e-6)
     assert_allclose(np.exp(model.predict_log_proba(X)), p, rtol=1e-9)
@@ -202,7 +218,7 @@ def test_a_search_gives_a_model_with_probabilities():
 @pytest.mark.parametrize("y", [Y, (Y > 0).astype(int)], ids=["three", "two"])
 def test_scores_of_probabilities_match_scikit_learn(make_corpus, y):
     corpus = make_corpus(X, y=y, weight=WEIGHT, classes=tuple(range(y.max() + 1)))
-    model = bk.KernelRidgeClassifier(probability=True, **GIVEN).fit(corpus)
+    model = bk.KernelRidgeClassifier(probability=True, class_weight=BY_CLASS, **GIVEN).fit(corpus)
     actual, p = evaluate(model, corpus, as_rows(corpus), of="scored", pictures=False), model.predict_proba(X)
     assert actual["log_loss"] == pytest.approx(log_loss(y, p, sample_weight=WEIGHT), rel=1e-6)
     brier = brier_score_loss(y, p, sample_weight=WEIGHT, scale_by_half=False)
@@ -231,7 +247,7 @@ def test_commands_calibrate_and_report_scores(run, make_corpus, tmp_path, monkey
 
 
 def test_a_model_file_needs_both_numbers_of_a_calibration(tmp_path):
-    model = bk.KernelRidgeClassifier(bk.Gaussian(1.5), n_landmarks=20, probability=True, random_state=0).fit(X, Y)
+    model = bk.KernelRidgeClassifier(probability=True, class_weight=BY_CLASS, **GIVEN).fit(X, Y)
     bk.save_model(model, tmp_path / "m")
     assert_array_equal(bk.load_model(tmp_path / "m").predict_proba(X), model.predict_proba(X))
     model._fitted.calibration.__dict__["offset"] = None

@@ -11,7 +11,8 @@ from sklearn.datasets import load_digits, make_friedman1
 from sklearn.metrics import r2_score
 
 import bigkernel as bk
-from bigkernel.errors import ConfigError, RankDeficiencyWarning
+from bigkernel.engine.rows import as_rows
+from bigkernel.errors import ConfigError, DataError, RankDeficiencyWarning
 
 rng = np.random.default_rng(20120718)
 N, D, M, S = 110, 3, 20, 8
@@ -156,6 +157,18 @@ def test_weights_count_rows(form):
     assert_allclose(
         weighted.predict(NEW), bk.SSSL(**GIVEN, **form).fit(X[repeated], PARTLY[repeated]).predict(NEW), atol=1e-7
     )
+
+
+def test_a_row_with_some_of_its_targets_is_refused_and_one_with_an_infinite_target_can_be_skipped():
+    row, model = int(np.argmax(LABELLED)), bk.SSSL(**GIVEN, landmarks=Z)
+    some, infinite = PARTLY.copy(), PARTLY.copy()
+    some[row, 1], infinite[row, 1] = np.nan, np.inf
+    for call in (clone(model).fit, model.fit(X, PARTLY).score):
+        with pytest.raises(DataError, match=f"row {row} has 1 of 2 targets"):
+            call(X, some)
+    others = np.arange(N) != row
+    skipped = model.fit(as_rows(X, infinite).skip_bad_rows()).predict(NEW)
+    assert_allclose(skipped, clone(model).fit(X[others], PARTLY[others]).predict(NEW), rtol=1e-7, atol=1e-9)
 
 
 def dense_gcv(target=PARTLY, weight=np.ones(N), **settings):  # noqa: B008

@@ -30,9 +30,9 @@ WEIGHTS = rng.normal(size=(2, F, M, K * C)) * 0.6
 INTERCEPTS = rng.normal(size=(2, F, K * C)) * 0.6 + 0.3
 
 
-def statistic(dtype=np.float64, *, with_loss=True):
+def statistic(dtype=np.float64):
     family = LandmarkFamily(KERNELS, Z, np.dtype(dtype))
-    return GridScores(family, WEIGHTS, INTERCEPTS, ColumnFolds(F), Targets(C, CLASSES), with_loss)
+    return GridScores(family, WEIGHTS, INTERCEPTS, ColumnFolds(F), Targets(C, CLASSES), True, True)
 
 
 def loss_of(values, truth, weight):
@@ -44,7 +44,7 @@ def loss_of(values, truth, weight):
     cuts=st.lists(st.integers(0, N), max_size=4), block_rows=st.integers(1, 90), seed=st.integers(0, 30),
     weighted=st.booleans(),
 )  # fmt: skip
-def test_counts_and_losses_are_those_of_each_model_on_the_rows_of_its_fold(cuts, block_rows, seed, weighted):
+def test_counts_losses_and_squares_are_those_of_each_model_on_the_rows_of_its_fold(cuts, block_rows, seed, weighted):
     rng = np.random.default_rng(seed)
     fold, labels = rng.integers(-2, F, N), np.where(rng.uniform(size=N) > 0.2, LABELS, -1)
     weight = rng.uniform(0, 2, N) if weighted else None
@@ -62,6 +62,7 @@ def test_counts_and_losses_are_those_of_each_model_on_the_rows_of_its_fold(cuts,
         else:
             assert_array_equal(total["confusion"][kernel, number, k], 0)
         assert_allclose(total["loss"][kernel, number, k], loss_of(values, truth, w), rtol=1e-9, atol=1e-12)
+        assert_allclose(total["sse"][kernel, number, k], w @ (values - np.eye(C)[truth]) ** 2, rtol=1e-9, atol=1e-12)
 
 
 def test_blocks_of_float32_count_nearly_the_same():

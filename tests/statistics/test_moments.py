@@ -148,9 +148,12 @@ def test_unlabelled_rows_are_dropped_or_kept_apart(kind, weighted, share):
     assert_array_equal(total["rows"], [(hidden & counted).sum(), (~hidden & counted).sum()])
 
 
-def test_a_missing_number_counts_for_all_targets_and_minus_one_is_a_label_where_it_is_a_class():
+def test_a_row_has_all_targets_or_none_and_minus_one_is_a_label_where_it_is_a_class():
     y = NUMBERS.copy()
     y[4, 1] = np.nan
+    with pytest.raises(DataError, match="row 4 has 1 of 2 targets, expected all or none"):
+        accumulate(MomentStatistic(FEATURES, Targets(2)), X, y)
+    y[4] = np.nan
     total = accumulate(MomentStatistic(FEATURES, Targets(2)), X, y)
     assert_moments(Moments.of(total), reference.moments(np.delete(B, 4, 0), np.delete(NUMBERS, 4, 0)))
     classes, y = np.array([-1, 1]), np.where(LABELS > 2, 1, -1)
