@@ -120,15 +120,10 @@ class Work:
                 for trial, solved in zip(some, together.solve(self.data, partition, scoring), strict=True):
                     trial.note(solved, probed=one.keeps_moments and one.lead.method.probed)
 
-        trials = [
-            KernelTrial(
-                basis=members[0].basis,
-                choose=all(candidate.columns.dtype == "auto" for candidate in members),
-                members=members,
-                fits=fits,
-            )
-            for members in one.members
-        ]
+        trials = []
+        for members in one.members:
+            choose = all(candidate.columns.dtype == "auto" for candidate in members)
+            trials.append(KernelTrial(basis=members[0].basis, choose=choose, members=members, fits=fits))
         for done in sweep_until_precise(trials, attempt):
             for together, some in group(done):
                 solved = together.finish(self.data, partition, [trial.solved for trial in some])
@@ -166,11 +161,8 @@ class Work:
         if candidate.choice:
             ends, folds = self.data.ends.get(candidate.index, (None, 1))
             start = None if ends is None else ends / folds
-            restore(
-                candidate.last,
-                inputs,
-                fit_by_cg_with_fallback(*by_ridge(candidate), data, candidate.basis, start=start),
-            )
+            fit = fit_by_cg_with_fallback(*by_ridge(candidate), data, candidate.basis, start=start)
+            restore(candidate.last, inputs, fit)
         else:
             candidate.last.adopt(data, candidate.basis, problem)
 
@@ -281,7 +273,7 @@ def _with_counts(tested: Tested, counted: Accumulator, place: tuple[int, int, in
     if not counted:
         return tested
     confusion, loss, sse = counted["confusion"][place], counted["loss"], counted["sse"]
-    tested = replace(tested, confusion=confusion, loss=float(loss[place]) if loss.size else None)
+    tested = replace(tested, confusion=confusion, loss=float(loss[place]) if loss.size else float("nan"))
     if not sse.size:
         return tested
     t, n = confusion.sum(axis=1), float(confusion.sum())  # of one-hot targets Σy = Σy²

@@ -87,11 +87,8 @@ class BestModel:
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
         sub = self.estimator.__sklearn_tags__()
-        tags.estimator_type, tags.classifier_tags, tags.regressor_tags = (
-            sub.estimator_type,
-            sub.classifier_tags,
-            sub.regressor_tags,
-        )
+        for name in ("estimator_type", "classifier_tags", "regressor_tags"):
+            setattr(tags, name, getattr(sub, name))
         return tags
 
 
