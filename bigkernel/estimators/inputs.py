@@ -198,11 +198,8 @@ def read_training(
     if isinstance(estimator, ClassifierMixin):
         labels = find_classes(estimator, rows, y, classes) if known is None else known.classes
         assert labels is not None
-        if (
-            known is not None
-            and classes is not None
-            and not np.array_equal(listed := np.unique(np.asarray(classes)), labels)
-        ):
+        listed = labels if known is None or classes is None else np.unique(np.asarray(classes))
+        if not np.array_equal(listed, labels):
             raise DataError(f"classes: expected those of the first call, {labels.tolist()}, found {listed.tolist()}")
         rows, targets = class_targets(estimator, rows, y, labels)
         rows = as_rows(rows, weight=sample_weight, domain=domain)

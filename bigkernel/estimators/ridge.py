@@ -268,11 +268,9 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
         """Fit by the cheaper solver, or the one that the settings name."""
         assert isinstance(columns, BasisChoice)
         choice, _ = choose_solver(self, columns, data)
-        return (
-            super().fit(data, columns, basis)
-            if choice is None
-            else fit_by_cg_with_fallback(self, columns, data, basis, choice)
-        )
+        if choice is None:
+            return super().fit(data, columns, basis)
+        return fit_by_cg_with_fallback(self, columns, data, basis, choice)
 
     def plan(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Plan:
         """Return the plan of the sweep, or of all expected sweeps of conjugate gradients."""
@@ -319,13 +317,8 @@ def plan_solver(self: LandmarkEstimator, X: RowsLike, y: ColumnLike = None) -> R
     because = {"because": reason} if reason else {}
     if choice is None:
         return {"solver": "direct", **because, "sweeps": 1, "driver_bytes": driver_bytes(m, None)}
-    planned = {
-        "solver": "cg",
-        **because,
-        "preconditioner": describe_preconditioner(choice.rows),
-        "sweeps": choice.sweeps,
-    }
-    return {**planned, "driver_bytes": driver_bytes(m, choice)}
+    planned = {"solver": "cg", **because, "preconditioner": describe_preconditioner(choice.rows)}
+    return {**planned, "sweeps": choice.sweeps, "driver_bytes": driver_bytes(m, choice)}
 
 
 class KernelRidge(Regressor, LandmarkEstimator):

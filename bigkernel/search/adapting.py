@@ -82,10 +82,8 @@ class SplitFits:
         problem = replace(swept, statistics=splits.split_sums(swept.statistics, split))
         shared, to_whitened = _reduced(methods, problem, whitening), Coordinates(whitening).reduce
         tested = Moments.of(splits.test_sums(swept.statistics, split), shift=swept.centre)
-        trainings = [
-            SelfTraining(one, solve(one, problem, whitening, reduced=shared, estimate=False), one.n_rounds)
-            for one in methods
-        ]
+        first = [solve(one, problem, whitening, reduced=shared, estimate=False) for one in methods]
+        trainings = [SelfTraining(one, solved, one.n_rounds) for one, solved in zip(methods, first, strict=True)]
         return cls(splits.sides(split), problem, whitening, to_whitened(tested), trainings)
 
     @property

@@ -137,12 +137,8 @@ class CGSweep(GridSweep):
     def solve(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[list[FoldSolutions]]:
         """Solve for all candidates on all folds; the solutions are the start of a fit to all rows."""
         solved, steps = self._solve_folds(data, partition)
-        emit(
-            Note(
-                f"conjugate gradients: {steps} steps for {len(self.candidates)} penalties and "
-                f"{len(partition.splits)} folds of a kernel"
-            )
-        )
+        penalties, folds = len(self.candidates), len(partition.splits)
+        emit(Note(f"conjugate gradients: {steps} steps for {penalties} penalties and {folds} folds of a kernel"))
         c, width = data.targets.width, int(self.lead.basis.width)
         for place, candidate in enumerate(self.candidates):
             if 8 * width * c * (len(data.ends) + 1) > settings().memory_limit_bytes:

@@ -147,16 +147,10 @@ class Work:
                     for figures in _by_candidate(solved) if known else ():
                         self._note_best(figures, scoring)
 
-        trials = [
-            KernelTrial(
-                basis=members[0].basis,
-                choose=all(candidate.columns.dtype == "auto" for candidate in members),
-                members=members,
-                fits=fits,
-                competes=competes,
-            )
-            for members in one.members
-        ]
+        trials = []
+        for members in one.members:
+            basis, choose = members[0].basis, all(candidate.columns.dtype == "auto" for candidate in members)
+            trials.append(KernelTrial(basis=basis, choose=choose, members=members, fits=fits, competes=competes))
         for done in sweep_until_precise(trials, attempt):
             for together, some in group(done):
                 solved = together.finish(self.data, partition, [trial.solved for trial in some])
@@ -203,11 +197,8 @@ class Work:
         if candidate.choice:
             ends, folds = self.data.ends.get(candidate.index, (None, 1))
             start = None if ends is None else ends / folds
-            restore(
-                candidate.last,
-                inputs,
-                fit_by_cg_with_fallback(*by_ridge(candidate), data, candidate.basis, start=start),
-            )
+            fit = fit_by_cg_with_fallback(*by_ridge(candidate), data, candidate.basis, start=start)
+            restore(candidate.last, inputs, fit)
         else:
             candidate.last.adopt(data, candidate.basis, problem)
 
@@ -323,7 +314,7 @@ def _with_counts(tested: Tested, counted: Accumulator, place: tuple[int, int, in
     if not counted:
         return tested
     confusion, loss, sse = counted["confusion"][place], counted["loss"], counted["sse"]
-    tested = replace(tested, confusion=confusion, loss=float(loss[place]) if loss.size else None)
+    tested = replace(tested, confusion=confusion, loss=float(loss[place]) if loss.size else float("nan"))
     if not sse.size:
         return tested
     t, n = confusion.sum(axis=1), float(confusion.sum())  # of one-hot targets Σy = Σy²

@@ -285,12 +285,8 @@ def arrange(
         kernels: dict[tuple[object, ...], list[Candidate]] = {}
         adapts = isinstance(group[0].method, AdaptingMethod)  # all members are of one type
         for candidate in group:
-            key = (
-                candidate.basis.dtype,
-                candidate.columns.dtype == "auto",
-                _key(of_kernel(candidate.basis).kernel),
-                candidate.method.graph.n_neighbors,
-            )
+            basis, graph = candidate.basis, candidate.method.graph
+            key = basis.dtype, candidate.columns.dtype == "auto", _key(of_kernel(basis).kernel), graph.n_neighbors
             kernels.setdefault(key, []).append(candidate)
         for dtype in ("float32", "float64"):
             lists = [one for (name, *_), one in kernels.items() if name == dtype]
@@ -415,14 +411,8 @@ class SearchPlan:
     driver_bytes: int = 0
 
     def _repr_html_(self) -> str:
-        figures = {
-            "candidates": self.candidates,
-            "splits": self.splits,
-            "sweeps": self.count,
-            "flops": self.flops,
-            "task_bytes": self.task_bytes,
-            "driver_bytes": self.driver_bytes or None,
-        }
+        figures = {"candidates": self.candidates, "splits": self.splits, "sweeps": self.count, "flops": self.flops}
+        figures |= {"task_bytes": self.task_bytes} | ({"driver_bytes": self.driver_bytes} if self.driver_bytes else {})
         return table("plan of a search", figures) + columns(["its sweeps"], [[line.strip()] for line in self.sweeps])
 
     def __str__(self) -> str:

@@ -45,12 +45,8 @@ def cv_table(
         A score is not finite.
     """
     k = len(everyone)
-    results: Results = {
-        "mean_fit_time": np.array([seconds[i] / splits for i in range(k)]),
-        "std_fit_time": np.zeros(k),
-        "mean_score_time": np.zeros(k),
-        "std_score_time": np.zeros(k),
-    }
+    results: Results = {"mean_fit_time": np.array([seconds[i] / splits for i in range(k)])}
+    results |= {name: np.zeros(k) for name in ("std_fit_time", "mean_score_time", "std_score_time")}
     for name in sorted({name for candidate in everyone for name in candidate.params}):
         there = [candidate for candidate in everyone if name in candidate.params]
         kinds = {type(candidate.params[name]) for candidate in there}

@@ -40,8 +40,8 @@ class Tested:
     spread: Array
     q: Array
     confusion: Array | None = None  # (c, c), true class by predicted class, or None
-    loss: float | None = None  # Σ −log p, or None
-    gcv: float | None = None  # generalised cross-validation of the training rows, or None
+    loss: float = float("nan")  # Σ −log p; NaN: not requested
+    gcv: float = float("nan")  # generalised cross-validation of the training rows; NaN: not requested
     # distance of predictions from those of exact sums, relative to their norm (`solvers.accuracy`); NaN: unknown
     error: float = float("nan")
     allowed: float = float("inf")  # largest allowed error
@@ -98,24 +98,14 @@ def _balanced(tested: Tested) -> float:
     return float((np.diagonal(confusion)[there] / confusion.sum(axis=1)[there]).mean())
 
 
-def _loss(tested: Tested) -> float:
-    assert tested.loss is not None
-    return -tested.loss / float(_confusion(tested).sum())
-
-
-def _gcv(tested: Tested) -> float:
-    assert tested.gcv is not None
-    return -tested.gcv
-
-
 SCORES: dict[str, Callable[[Tested], float]] = {
     "neg_mean_squared_error": lambda tested: -float((tested.sse / tested.n).mean()),
     "neg_root_mean_squared_error": lambda tested: -float(np.sqrt(tested.sse / tested.n).mean()),
     "r2": _r2,
-    "neg_gcv": _gcv,
+    "neg_gcv": lambda tested: -tested.gcv,
     "accuracy": _accuracy,
     "balanced_accuracy": _balanced,
-    "neg_log_loss": _loss,
+    "neg_log_loss": lambda tested: -tested.loss / float(_confusion(tested).sum()),
 }
 OF_CLASSES = ("accuracy", "balanced_accuracy", "neg_log_loss")
 OF_SQUARES = ("neg_mean_squared_error", "neg_root_mean_squared_error", "r2")

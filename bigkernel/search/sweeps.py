@@ -507,12 +507,8 @@ def solve_folds(sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolution
         if estimate is not None and whitening is not None and not perturbs:
             rotation = rounding_of_rotation(folds.everything, add_moments(folds.parts), whitening)
             known = estimate.with_solve(rotation, folds.everything.rows)
-        grids = [
-            _resolved_grid(folds, some, fold)
-            if perturbs or folds.coordinates.blocks
-            else [one.solve_settings for one in some]
-            for fold in range(len(solved))
-        ]
+        resolves, plain = perturbs or folds.coordinates.blocks, [one.solve_settings for one in some]
+        grids = [_resolved_grid(folds, some, fold) if resolves else plain for fold in range(len(solved))]
         fit = partial(_fit_fold, folds, known, sums.scoring, expand)
         results = list(pool.map(fit, range(len(solved)), grids))
         if perturbs:
@@ -557,7 +553,7 @@ def _fit_fold(
     weights, intercepts, errors = coordinates.fit(train, grid, known)
     if coordinates.origin is not None and not grid[0].fit_intercept:
         train = reduce_moments(replace(train, shift=coordinates.origin), Whitening(len(train.G), len(train.G)))
-    scores = gcv_scores(train, grid) if scoring.gcv else [None] * len(grid)
+    scores = gcv_scores(train, grid) if scoring.gcv else [float("nan")] * len(grid)
     totals = [float("nan") if error is None else error.total for error in errors]
     figures = [
         replace(one, gcv=score, error=error, allowed=ENOUGH)

@@ -5,7 +5,6 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from peers import cells
 from sklearn.base import clone
-from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 
@@ -93,14 +92,6 @@ SPLITS = {
 def test_source_and_target_of_a_split_follow_from_its_labels(cv, y, splits):
     search = bk.SweepSearchCV(MODEL, {"alpha": [0.1, 1.0]}, cv=cv, refit=False, **SCORES)
     require_cells(search.fit(X, y, sample_domain=DOMAIN), y, splits, DOMAIN)
-
-
-def test_a_score_of_scikit_learn_is_that_of_separate_fits():
-    cv = StratifiedKFold(3)
-    search = bk.SweepSearchCV(MODEL, {"alpha": [0.05, 2.0]}, cv=cv, scoring="f1_macro").fit(X, CODES)
-    for params, train, test, score in cells(search, cv.split(X[:N_S], TRUTH[:N_S])):
-        fitted = separate(params, TRUTH, train, SIDE)
-        assert_allclose(score(), f1_score(TRUTH[test], fitted.predict(X[test]), average="macro"))
 
 
 def test_landmarks_and_the_bandwidth_are_those_of_a_fit_to_all_rows():

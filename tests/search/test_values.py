@@ -5,8 +5,8 @@ import dask.array as da
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from peers import STEPS, cells, digest, peer
-from sklearn.metrics import f1_score, make_scorer, roc_auc_score
+from peers import STEPS, digest, peer
+from sklearn.metrics import f1_score, make_scorer
 from sklearn.model_selection import StratifiedKFold
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Laplacian, Ridge, SweepSearchCV, executing
@@ -56,17 +56,6 @@ def test_scores_are_those_of_the_peer(model, grid, y, scoring, atol):
     assert len(names) == 3 * len(scoring)
     for name in names:
         assert_allclose(ours[name], theirs[name], rtol=0, atol=atol, err_msg=name)
-
-
-def test_weights_of_rows_are_handed_to_scorers():
-    weight = rng.uniform(0.1, 3, N)
-    model = KernelRidgeClassifier(Gaussian(0.9), landmarks=Z)
-    result = SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=SPLITS, scoring="roc_auc").fit(X, TWO, sample_weight=weight)
-    for params, train, test, score in cells(result, SPLITS):
-        fit = KernelRidgeClassifier(Gaussian(0.9), landmarks=Z, **params).fit(X[train], TWO[train], weight[train])
-        expected = roc_auc_score(TWO[test], fit.decision_function(X[test]), sample_weight=weight[test])
-        assert abs(score() - expected) < 1e-12
-    assert result.best_estimator_.alpha == result.best_params_["alpha"]
 
 
 @pytest.mark.cluster
