@@ -135,7 +135,8 @@ def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split
         raise DataError("sources: expected at least one, found none")
     first, stated = sources[0], dict[str, Any]()
     for source in sources:
-        require_same_columns(source.path, source, first, first.path)
+        if source.feature_names and first.feature_names:
+            require_same_columns(source.path, source.feature_names, first.feature_names, first.path, source.target)
         properties = {
             "features": source.n_features,
             "image shape": source.image_shape,
