@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from sklearn.pipeline import Pipeline
 
 from bigkernel import estimators
+from bigkernel.cli.options import say
 from bigkernel.cli.transforms import steps
-from bigkernel.data.corpus import Corpus
+from bigkernel.data.corpus import Corpus, require_columns
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.checks import require_valid
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import KERNELS
+from bigkernel.streaming.row_maps import TakeColumns
 
 # for numbers, for classes
 _KINDS: dict[str, tuple[Any, Any]] = {
@@ -37,10 +42,23 @@ _PARAMETERS = {
 }
 
 
-def chosen_rows(corpus: Corpus, on_bad_rows: str) -> Rows:
-    """Return the rows of a corpus, with bad ones refused or skipped."""
+def chosen_rows(corpus: Corpus, on_bad_rows: str, columns: Sequence[str] | None = None) -> Rows:
+    """Return the rows of a corpus, with bad ones refused or skipped.
+
+    `columns` are the names of the features of a model, if known: those of a corpus with names are matched by them.
+    """
     rows = as_rows(corpus)
-    return rows.skip_bad_rows() if on_bad_rows == "skip" else rows
+    rows = rows.skip_bad_rows() if on_bad_rows == "skip" else rows
+    names = rows.feature_names
+    if columns is None or not len(columns) or not names or names == tuple(columns):
+        return rows
+    require_columns(corpus.path, names, columns, "the fit", corpus.info.target)
+    if ignored := sorted(set(names) - set(columns)):
+        shown = ", ".join(ignored[:20]) + ", …" * (len(ignored) > 20)
+        say(f"{corpus.path}: ignored columns that the model does not have: {shown}", err=True)
+    place = {name: position for position, name in enumerate(names)}
+    taken = rows.map(TakeColumns(np.array([place[name] for name in columns])))
+    return replace(taken, feature_names=tuple(columns))
 
 
 def build(corpus: Corpus, options: dict[str, Any]) -> Any:

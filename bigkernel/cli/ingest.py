@@ -17,6 +17,7 @@ from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
     from bigkernel.data.corpus import Corpus
+    from bigkernel.data.ingest import IdCheck
 
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}
 _FORMATS = "\n".join(f"  {name:<8} {text}" for name, text in FORMATS.items())
@@ -88,6 +89,7 @@ def ingest(
     """
     from bigkernel.data.atomic_write import require_target
     from bigkernel.data.corpus import open_corpus
+    from bigkernel.data.ingest import IdCheck
     from bigkernel.data.ingest import ingest as ingest_sources
     from bigkernel.data.readers.source import SkippedRows
     from bigkernel.data.write_corpus import Split, split_path
@@ -107,6 +109,7 @@ def ingest(
     reading["skipped"] = skipped = SkippedRows() if on_bad_rows == "skip" else None
     opened = [open_source(path, labels=file, **reading) for path, file in zip(sources, each, strict=True)]
     what = os.path.basename(opened[0].path.rstrip("/")) + (f" and {len(opened) - 1} more" if len(opened) > 1 else "")
+    check = IdCheck(opened[0].feature_names)
     with bar(f"ingest {what}", enabled=not as_json) as update:
         made = ingest_sources(
             opened,
@@ -117,6 +120,7 @@ def ingest(
             split=shares,
             chunk_rows=chunk_rows,
             progress=update,
+            check=None if as_json else check,
         )
     formats = ", ".join(dict.fromkeys(source.format for source in opened))
     figures: dict[str, Any] = {"format": formats, **describe(made, as_json=as_json)}
@@ -135,25 +139,23 @@ def ingest(
     if not as_json:
         if unlabelled := figures.get("unlabelled"):
             say(f"{unlabelled:,} rows without a label: unlabelled")
-        _say_notes(
-            made, [made, *(open_corpus(split_path(corpus, share)) for share in (shares.shares if shares else ()))]
-        )
+        _say_notes(made, check)
 
 
-def _say_notes(made: Corpus, corpora: list[Corpus]) -> None:
+def _say_notes(made: Corpus, check: IdCheck) -> None:
     """Say what may be wrong with the labels and ids of a corpus and those split off it."""
-    from bigkernel.data.ingest import MOST_IDS, id_like_feature, repeated_ids
+    from bigkernel.data.ingest import MOST_IDS
     from bigkernel.data.labels import looks_missing
 
     for label in filter(looks_missing, made.info.classes):
         say(f"class {label!r} looks like a missing label; for rows without a label, write -1 or leave the cell empty")
     if "id" in made.columns:
-        repeated, name = repeated_ids(corpora), made.info.id_column
-        if repeated is None:
+        name = made.info.id_column
+        if check.repeated is None:
             say(f"column {name!r}: not checked for repeated ids, as there are more than {MOST_IDS:,}")
-        elif repeated:
-            say(f"column {name!r}: {repeated:,} repeated ids; predictions cannot be joined by them one to one")
-    elif (feature := id_like_feature(made)) is not None:
+        elif check.repeated:
+            say(f"column {name!r}: {check.repeated:,} repeated ids; predictions cannot be joined by them one to one")
+    elif feature := next(iter(check.rising), ""):
         column = shlex.quote(feature)
         say(
             f"column {feature!r} looks like an id and is a feature; keep it as the id: --id-column {column}, or leave "

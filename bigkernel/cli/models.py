@@ -86,7 +86,7 @@ def fit(
 
     opened = open_corpus(corpus)
     estimator = build(opened, options)
-    judged = _open_held_out(held_out, opened) if held_out else None
+    judged = _open_held_out(held_out, opened, on_bad_rows) if held_out else None
     _require_target(model, overwrite, "model", run=run, needed_bytes=_least_bytes(estimator, opened))
     rows = chosen_rows(opened, on_bad_rows)
     verdict: dict[str, Any] = {}
@@ -104,8 +104,8 @@ def fit(
         emit(Figures("fit", {**report, **given}))
         save_model(estimator, model, overwrite=overwrite)
         if judged is not None:
-            of = "training" if os.path.samefile(judged.path, opened.path) else "held-out"
-            verdict = _of_held_out(estimator, judged, chosen_rows(judged, on_bad_rows), of=of, pictures=bool(run))
+            of = "training" if os.path.samefile(judged[0].path, opened.path) else "held-out"
+            verdict = _of_held_out(estimator, *judged, of=of, pictures=bool(run))
             emit(Figures("score", limit_classes(verdict)))
     figures = _fit_figures(report, verdict)
     if as_json:
@@ -164,20 +164,21 @@ def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
     return {name: value for name, value in figures.items() if value is not None}
 
 
-def _open_held_out(path: str, training: Corpus) -> Corpus:
+def _open_held_out(path: str, training: Corpus, on_bad_rows: str) -> tuple[Corpus, Rows]:
     """Open the corpus to evaluate a fit on; raise an error before the fit if it cannot be used."""
-    from bigkernel.data.corpus import open_corpus, require_same_columns
+    from bigkernel.cli.describe import chosen_rows
+    from bigkernel.data.corpus import open_corpus
 
     opened = open_corpus(path)
-    require_same_columns(f"--score {path}", opened.info, training.info, training.path)
-    if opened.n_features != training.n_features:
+    rows = chosen_rows(opened, on_bad_rows, training.info.feature_names)
+    if rows.shape[1] != training.n_features:
         raise DataError(
             f"--score {path}: expected rows of {training.n_features} features as in {training.path}, found "
-            f"{opened.n_features}"
+            f"{rows.shape[1]}"
         )
     if "y" not in opened.columns:
         raise DataError(f"--score {path}: expected labels y, found none; use a labelled corpus")
-    return opened
+    return opened, rows
 
 
 def _of_held_out(estimator: Any, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> dict[str, Any]:
@@ -246,6 +247,7 @@ def predict(
 
     With --run DIR an interrupted job keeps what it has written, and --resume writes the rest.
     """
+    from bigkernel.cli.describe import chosen_rows
     from bigkernel.data.corpus import open_corpus
     from bigkernel.data.prediction_table import ENDINGS, require_replaceable, write_table
     from bigkernel.estimators.evaluation import split
@@ -254,7 +256,7 @@ def predict(
     loaded, opened = load_model(model), open_corpus(corpus)
     table = out.lower().endswith(ENDINGS)
     _require_target(out, overwrite, "table" if table else "prediction store", run=run)
-    last, rows = split(loaded, opened)
+    last, rows = split(loaded, chosen_rows(opened, "refuse", getattr(loaded, "feature_names_in_", None)))
     if probability and not table:
         raise click.UsageError("--probability needs an OUT that ends in .csv or .parquet; see --decision")
     if probability and not hasattr(last, "predict_proba"):
@@ -306,8 +308,9 @@ def score(
     from bigkernel.models.persistence import load_model
 
     loaded, opened, title = load_model(model), open_corpus(corpus), f"{model} on {corpus}"
+    rows = chosen_rows(opened, on_bad_rows, getattr(loaded, "feature_names_in_", None))
     with execution(where, run=run, resume=resume, quiet=as_json):
-        verdict = evaluate(loaded, opened, chosen_rows(opened, on_bad_rows), of="scored", pictures=bool(run))
+        verdict = evaluate(loaded, opened, rows, of="scored", pictures=bool(run))
         emit(Figures("score", {**limit_classes(verdict), "model": model}))
     shown = ["rows", *_SCORES, "seconds", *["confusion", "classes"] * as_json]
     show({name: verdict[name] for name in shown if name in verdict}, as_json=as_json, title=title)

@@ -225,9 +225,9 @@ def _lines(state: State) -> Iterator[tuple[object, str]]:
             continue
         for sweep in job["sweeps"]:
             if sweep["ended"] is None:
-                yield (name, sweep["token"], done(sweep)), sentence(sweep)
+                yield (name, sweep["token"], done(sweep)), sentence(job, sweep)
         if step := job["step"]:
-            yield (name, step["what"], step["done"]), step_sentence(step)
+            yield (name, step["what"], step["done"]), step_sentence(job)
     if not state["jobs"] and "run" not in state:
         yield "", no_job(state)
     for line in run_lines(state["run"]) if "run" in state else ():

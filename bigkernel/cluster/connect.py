@@ -6,9 +6,10 @@ Loopback by default, encrypted beyond it, explicit memory limits, processes with
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,22 @@ def _local(file: ClusterFile) -> Iterator[Client]:
                 "log above, and call connect under `if __name__ == '__main__':` in a script, because workers import "
                 "it"
             ) from error
-        with cluster, closing(Client(cluster)) as client:
+        with _closing(cluster), closing(Client(cluster)) as client:
             client.register_plugin(Undisturbed())
             yield client
+
+
+@contextmanager
+def _closing(cluster: LocalCluster) -> Iterator[None]:
+    """Close a cluster after the block; workers that take longer than Dask's 4 s to end are killed without a warning."""
+    log = logging.getLogger("distributed.nanny")
+    try:
+        yield
+    finally:
+        level = log.level
+        log.setLevel(logging.ERROR)
+        try:
+            with suppress(TimeoutError):  # a killed worker has not ended in 5 s
+                cluster.close()
+        finally:
+            log.setLevel(level)

@@ -14,6 +14,7 @@ import math
 import operator
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -293,38 +294,31 @@ def checked_attributes(name: Any, image_shape: Any, scale: Any) -> dict[str, Any
     return {"name": str(name), "image_shape": image_shape, "scale": divisor}
 
 
-def require_feature_names(name: str, names: Sequence[str], expected: Sequence[str], whose: str) -> None:
-    """Raise `DataError` unless the names of columns are those `whose` are expected, in their order."""
-    if len(names) != len(expected):
-        missing, more = sorted(set(expected) - set(names)), sorted(set(names) - set(expected))
-        without = f" without {missing[0]!r}" if missing else f" with {more[0]!r}" if more else ""
-        if list(names) == list(expected[:-1]):
-            without += "; if its table has no labels, this column was read as them: ingest it with --target none"
-        raise DataError(f"{name}: expected the {len(expected)} columns of {whose}, found {len(names)}{without}")
-    if list(names) != list(expected) and sorted(names) == sorted(expected):
+def require_columns(name: str, names: Sequence[str], expected: Sequence[str], whose: str, target: str = "") -> None:
+    """Raise `DataError` unless the names of columns, in any order, have each expected one once.
+
+    `target` is the name of the column of labels, which may be a feature that was read as them.
+    """
+    counts = Counter(names)
+    if missing := [column for column in expected if counts[column] != 1]:
+        shown = ", ".join(repr(str(column)) for column in missing[:5]) + ", …" * (len(missing) > 5)
+        hint = "; if the table has no labels, ingest it with --target none"
+        hint *= target in missing or list(names) == list(expected[:-1])
+        raise DataError(f"{name}: expected the {len(expected)} columns of {whose}, found no {shown}{hint}")
+
+
+def require_same_columns(
+    name: str, names: Sequence[str], expected: Sequence[str], whose: str, target: str = ""
+) -> None:
+    """Raise `DataError` unless the names of columns are the expected ones in their order; see `require_columns`."""
+    require_columns(name, names, expected, whose, target)
+    if list(names) != list(expected):
+        more = sorted(set(names) - set(expected))
         order = list(map(str, expected)) if len(expected) <= 20 else "names"
         raise DataError(
-            f"{name}: found the same columns in another order than those of {whose}; ingest the table in their order, "
-            f"in pandas table[{order}], with its other columns"
+            f"{name}: found the columns of {whose} {f'and {more[0]!r}' if more else 'in another order'}; ingest the "
+            f"table with these columns in this order, in pandas table[{order}], and its target and ids"
         )
-    for place, (actual, known) in enumerate(zip(names, expected, strict=True)):
-        if actual != known:
-            raise DataError(
-                f"{name}: expected the columns of {whose} in their order, found {actual!r} instead of {known!r} "
-                f"(column {place}); ingest a table with the same columns"
-            )
-
-
-def require_same_columns(name: str, table: Any, other: Any, whose: str) -> None:
-    """Raise `DataError` unless two sources or infos, if both have names, have the same features in the same order."""
-    if not (table.feature_names and other.feature_names):
-        return
-    if table.target in other.feature_names and other.target not in ("", *table.feature_names):
-        raise DataError(
-            f"{name}: has no column {other.target!r}, the target of {whose}, so {table.target!r} was read as the "
-            "target; say --target none if the table has no labels"
-        )
-    require_feature_names(name, table.feature_names, other.feature_names, whose)
 
 
 def require_count(name: str, value: Any) -> int | None:

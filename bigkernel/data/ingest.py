@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from bigkernel.arrays import Array
 from bigkernel.data.atomic_write import writing
 from bigkernel.data.corpus import Corpus, CorpusInfo, chunk_rows_for, open_corpus, require_same_columns
 from bigkernel.data.labels import Classes, Labelling
@@ -39,12 +40,14 @@ def ingest(
     split: Split | None = None,
     chunk_rows: int | None = None,
     progress: Progress | None = None,
+    check: IdCheck | None = None,
 ) -> Corpus:
     """Write the rows and labels of one source, or of several compatible ones, as a corpus; see `write_corpus`.
 
     The classes of several are joined, and the column `domain` is 0, 1, … by file. The name is that of the first file by
     default. `split` names shares of the rows that go to corpora of their own: train.corpus and train-test.corpus.
-    `progress` is called after each batch with the rows done and the rows in all (None: not known). After a DataError
+    `progress` is called after each batch with the rows done and the rows in all (None: not known), and `check` takes all
+    rows. After a DataError
     nothing new is left at `target_path`.
     """
     sources = [source] if isinstance(source, Source) else list(source)
@@ -57,7 +60,7 @@ def ingest(
     counts = [source.n_rows for source in sources]
     n_rows = None if None in counts else sum(filter(None, counts))
     numbered = split is not None or any(source.skipped for source in sources)
-    first, batches = peek(_batches(sources, n_rows, progress, numbered), sources[0].path)
+    first, batches = peek(_batches(sources, n_rows, progress, numbered, check), sources[0].path)
     name = name or _name(sources[0].path)
     origins = [origin_of(source) for source in sources]
     origin = ", ".join(f"domain {file}: {text}" for file, text in enumerate(origins)) if sources[1:] else origins[0]
@@ -78,35 +81,44 @@ def ingest(
     return open_corpus(target_path)
 
 
-def id_like_feature(corpus: Corpus) -> str | None:
-    """Return the name of a feature that looks like an id: it is called so, and is a whole number that only rises."""
-    for place in [j for j, name in enumerate(corpus.info.feature_names) if _ID_NAME.fullmatch(name)]:
-        last = np.full(1, -np.inf)
-        for start in range(0, corpus.n_rows, corpus.chunk_rows):
-            values = np.concatenate([last, corpus[start : start + corpus.chunk_rows][:, place]])
-            if (np.diff(values) <= 0).any() or (values[1:] != np.round(values[1:])).any():
-                break
-            last = values[-1:]
-        else:
-            return corpus.info.feature_names[place]
-    return None
+class IdCheck:
+    """Counts repeated ids in rows as they are read, and finds features that look like ids.
+
+    Those are called so, and are whole numbers that only rise: `rising` has the position and last value of each by name.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.rising = {name: (place, -np.inf) for place, name in enumerate(names) if _ID_NAME.fullmatch(name)}
+        self._rows, self._ids = 0, set[str]()
+
+    def add(self, values: Mapping[str, Array]) -> None:
+        """Take the next rows, as a batch holds them."""
+        for name, (place, last) in list(self.rising.items()):
+            column = np.concatenate([[last], values["x"][:, place]])
+            self.rising[name] = place, column[-1]
+            if (np.diff(column) <= 0).any() or (column[1:] != np.round(column[1:])).any():
+                del self.rising[name]
+        if "id" in values and self.repeated is not None:
+            self._rows += len(values["id"])
+            self._ids.update(map(str, values["id"].tolist()))
+
+    @property
+    def repeated(self) -> int | None:
+        """The number of rows whose id an earlier row has; None if there are too many ids to compare in memory."""
+        return None if self._rows > MOST_IDS else self._rows - len(self._ids)
 
 
-def repeated_ids(corpora: Sequence[Corpus]) -> int | None:
-    """Return the number of rows whose id an earlier row has; None if there are too many ids to compare in memory."""
-    if sum(corpus.n_rows for corpus in corpora) > MOST_IDS:
-        return None
-    ids = {str(value) for corpus in corpora for value in corpus.column("id").tolist()}
-    return sum(corpus.n_rows for corpus in corpora) - len(ids)
-
-
-def _batches(sources: Sequence[Source], n_rows: int | None, update: Progress | None, numbered: bool) -> Iterator[Batch]:
+def _batches(
+    sources: Sequence[Source], n_rows: int | None, update: Progress | None, numbered: bool, check: IdCheck | None
+) -> Iterator[Batch]:
     """Yield the batches of several sources, with the column `row` if `numbered`."""
     done = first_row = 0
     for file, source in enumerate(sources):
         start, skipped = 0, source.skipped.count if source.skipped else 0
         for values in source.batches():
             count = len(values["x"])
+            if check is not None:
+                check.add(values)
             if len(sources) > 1:
                 values["domain"] = np.full(count, file, np.int64)
             if not numbered:
@@ -128,7 +140,8 @@ def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split
         raise DataError("sources: expected at least one, found none")
     first, stated = sources[0], dict[str, Any]()
     for source in sources:
-        require_same_columns(source.path, source, first, first.path)
+        if source.feature_names and first.feature_names:
+            require_same_columns(source.path, source.feature_names, first.feature_names, first.path, source.target)
         properties = {
             "features": source.n_features,
             "image shape": source.image_shape,

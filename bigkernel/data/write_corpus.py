@@ -115,17 +115,20 @@ def write_corpus(
         classes = bool(getattr(getattr(X, "info", X), "classes", ()))  # as they were
     require_target(path, "the corpus", needed_bytes=_size_bytes(X))
     first, batches = peek(batches_of(X, given), os.fspath(path))
-    id_column = getattr(getattr(X, "info", X), "id_column", "") or "id"
-    info = CorpusInfo(**attributes, source="Python", feature_names=_names_of(X), id_column=id_column)
-    if info.image_shape is None:
-        info = replace(info, image_shape=first.image_shape or getattr(getattr(X, "info", None), "image_shape", None))
-    width = first.values["x"].shape[1]
-    if info.image_shape is not None and info.image_shape[0] * info.image_shape[1] != width:
-        h, w = info.image_shape
-        raise DataError(f"image_shape: expected {width} pixels as in a row, found {h}×{w} = {h * w}")
+    info = _info_of(X, first, attributes)
     with writer_for(path, first, info, chunk_rows=chunk_rows, overwrite=overwrite) as writer:
         fill([writer], batches, Labelling(classes, images=info.image_shape is not None))
     return open_corpus(path)
+
+
+def _info_of(X: Any, first: Batch, attributes: dict[str, Any]) -> CorpusInfo:
+    """Return the attributes of a corpus of X, given its first batch; raise `DataError` for images of another size."""
+    shape = attributes["image_shape"] or first.image_shape or getattr(getattr(X, "info", None), "image_shape", None)
+    if shape is not None and shape[0] * shape[1] != (width := first.values["x"].shape[1]):
+        h, w = shape
+        raise DataError(f"image_shape: expected {width} pixels as in a row, found {h}×{w} = {h * w}")
+    known: dict[str, Any] = {**attributes, "image_shape": shape, "feature_names": _names_of(X)}
+    return CorpusInfo(**known, source="Python", id_column=getattr(getattr(X, "info", X), "id_column", "") or "id")
 
 
 def _names_of(X: Any) -> tuple[str, ...]:

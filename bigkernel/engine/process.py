@@ -8,6 +8,8 @@ began it.
 from __future__ import annotations
 
 import ctypes
+import gc
+import logging
 import os
 import resource
 import signal
@@ -24,6 +26,7 @@ import psutil
 import scipy.linalg
 import scipy.spatial.distance
 from distributed import Worker, WorkerPlugin, get_worker
+from distributed.core import Status
 from distributed.system import MEMORY_LIMIT
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -165,7 +168,7 @@ def _recorded_blas(path: Path) -> DriverBlas | None:
 class Undisturbed(WorkerPlugin):
     """Ignores Ctrl-C, which reaches every process of a terminal, in workers of a local cluster.
 
-    The driver ends them after their running tasks are published.
+    The driver ends them after their running tasks are published; they then end silently and soon.
     """
 
     name = "bigkernel-undisturbed"
@@ -175,6 +178,12 @@ class Undisturbed(WorkerPlugin):
         """Ignore SIGINT in a worker's own process."""
         if worker.nanny and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def teardown(self, worker: Worker) -> None:
+        """End the log of a worker's own process that closes, and collect no garbage when it ends."""
+        if worker.nanny and worker.status == Status.closing:
+            logging.disable()  # a heartbeat on its way finds its connection closed, which Dask logs as two errors
+            gc.freeze()
 
 
 class OneBlasThread(WorkerPlugin):

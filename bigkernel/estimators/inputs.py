@@ -37,7 +37,7 @@ from sklearn.utils.validation import (
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
-from bigkernel.data.corpus import Corpus, require_feature_names
+from bigkernel.data.corpus import Corpus, require_same_columns
 from bigkernel.data.labels import is_missing, looks_missing
 from bigkernel.engine.rows import (
     ClassWeightSource,
@@ -81,7 +81,7 @@ def input_rows(estimator: BaseEstimator, X: RowsLike, *, reset: bool) -> Rows:
         return as_rows(validate_input(estimator, X, reset=reset)[0])
     rows, frame = as_rows(X), feature_names(X)
     if not reset and rows.feature_names and (names := getattr(estimator, "feature_names_in_", None)) is not None:
-        require_feature_names(rows.name, rows.feature_names, names, "the fit")
+        require_same_columns(rows.name, rows.feature_names, names, "the fit")
     try:
         if reset or frame is not None:
             _check_feature_names(estimator, frame, reset=reset)  # None removes those of an earlier fit

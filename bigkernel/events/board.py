@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bigkernel.events.progress import Progress, finite, shallow, whole
@@ -18,6 +18,7 @@ VERSION = 2
 ENDED = ("finished", "failed", "interrupted", "lost")  # states of a job that has ended
 ENDED_JOBS = 8  # that are remembered
 ENDED_SWEEPS = 12  # of one job that are remembered, the latest
+_LEAST_SHARE = 0.02  # of a search, from which on its remaining time is estimated
 _EVENTS = 300  # of a job that are remembered
 _BEGUN = time.time() - time.monotonic()
 # raised by messages with invalid values
@@ -30,6 +31,47 @@ def steady() -> float:
     Setting the clock during a job would otherwise make its rates and its remaining time wrong by hours.
     """
     return _BEGUN + time.monotonic()
+
+
+@dataclass
+class Search:
+    """The sweeps of a search: how many are planned, with how many flops, and what has begun and ended."""
+
+    count: int
+    flops: float
+    begun: int  # with those that learned transforms before the search was planned
+    flops_done: float  # of ended sweeps
+    planned: float  # when it was; what follows counts from then on
+    ended: int = 0
+    flops_computed: float = 0.0  # of ended sweeps, without what a run held
+    sweep_seconds: float = 0.0
+
+    def add(self, sweep: Progress, now: float) -> None:
+        """Add what a sweep has done."""
+        self.flops_done += sweep.flops_of(sweep.rows_done + sweep.rows_under_way)
+        self.flops_computed += sweep.flops_of(sweep.rows_computed)
+        self.sweep_seconds += sweep.elapsed(now)
+
+    def snapshot(self, running: Sequence[Progress], now: float) -> dict[str, Any]:
+        """Return plain data, with the share that is done and the seconds left; `running` are the sweeps that run.
+
+        Every sweep is expected to be followed by as many seconds of the driver as those that have ended.
+        """
+        total = replace(self)
+        for sweep in running:
+            total.add(sweep, now)
+        share, left = total.flops_done / max(1.0, self.flops, total.flops_done), None
+        if share >= _LEAST_SHARE and total.flops_computed >= 1 and self.begun <= self.count:
+            solves = max(0.0, now - self.planned - total.sweep_seconds) / max(1, self.ended)
+            left = total.sweep_seconds * max(0.0, self.flops - total.flops_done) / total.flops_computed
+            left += solves * (self.count - self.begun + len(running)) if self.ended else 0.0
+        return {
+            "count": self.count,
+            "begun": self.begun,
+            "ended": self.ended,
+            "share": share,
+            "remaining_seconds": left,
+        }
 
 
 @dataclass
@@ -47,6 +89,7 @@ class Job:
     state: str = "running"  # or one of ENDED
     error: str = ""
     sweeps: dict[str, Progress] = field(default_factory=dict)
+    search: Search | None = None
     step: dict[str, Any] | None = None
     stage_seconds: dict[str, float] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
@@ -61,11 +104,17 @@ class Job:
         self.state, self.ended, self.error, self.step = state, now, error, None
         self.note("end", f"{state}{f': {error}' if error else ''}", now)
 
+    def progress(self, now: float) -> dict[str, Any]:
+        """Return what the driver does and how far its search is, as plain data; see `Board.snapshot`."""
+        running = [sweep for sweep in self.sweeps.values() if sweep.ended is None]
+        return {"step": self.step, "search": None if self.search is None else self.search.snapshot(running, now)}
+
     def snapshot(self, now: float) -> dict[str, Any]:
         """Return plain data; see `Board.snapshot`."""
-        plain = ("id", "title", "host", "pid", "run", "state", "error", "started", "ended", "step", "figures")
+        plain = ("id", "title", "host", "pid", "run", "state", "error", "started", "ended", "figures")
         return {
             **{name: getattr(self, name) for name in plain},
+            **self.progress(now),
             "elapsed_seconds": (now if self.ended is None else self.ended) - self.started,
             "stage_seconds": dict(self.stage_seconds),
             "sweeps": [sweep.snapshot(now) for sweep in self.sweeps.values()],
@@ -98,7 +147,9 @@ class Board:
         sweep = job.sweeps.get(message.get("sweep", ""))
         if kind == "sweep_started" and (token := str(message["sweep"])) not in job.sweeps:
             sweep = job.sweeps[token] = Progress.begun(message, now)
-            self._sweeps[token] = job.id
+            self._sweeps[token], job.step = job.id, None
+            if job.search is not None:
+                job.search.begun += 1
             plural = "s" * (len(sweep.stops) != 1)
             text = f"{sweep.what}: {sweep.plan['rows']:,} rows in {len(sweep.stops):,} segment{plural}"
             resumed = whole(message.get("resumed", 0))
@@ -116,7 +167,10 @@ class Board:
         elif kind == "note":
             job.note("note", str(message["text"]), now)
         elif kind == "figures" and isinstance(message["values"], Mapping):
-            job.figures[str(message["name"])] = shallow(message["values"])
+            job.figures[str(message["name"])] = values = shallow(message["values"])
+            if message["name"] == "sweeps":
+                done = finite(values["flops_done"])
+                job.search = Search(whole(values["count"]), finite(values["flops"]), whole(values["begun"]), done, now)
         elif sweep is not None:
             self._progress(job, sweep, message, now)
 
@@ -136,6 +190,9 @@ class Board:
             job.note(str(message["incident"]), str(message["text"]), now)
         elif kind == "sweep_ended":
             self.totals["sweeps"][sweep.state] += 1
+            if job.search is not None:
+                job.search.add(sweep, now)
+                job.search.ended += 1
             job.note("end", f"{sweep.what}: {sweep.error or f'done in {sweep.elapsed(now):,.1f} s'}", now)
             ended = [token for token, other in job.sweeps.items() if other.ended is not None]
             for token in ended[:-ENDED_SWEEPS] if self._bounded else ():
@@ -161,8 +218,9 @@ class Board:
 
         Keys: `version`, `time`, `totals`, and `jobs`: each with `id`, `title`, `host`, `pid`, `run`, `state` (running,
         finished, failed, interrupted, lost), `error`, `started`, `ended`, `elapsed_seconds`, `step` (what the driver
-        does between sweeps: `what`, `done`, `total`), `stage_seconds` (of the driver), `figures`, `events` (`time`,
-        `kind`, `text`), and `sweeps` (`Progress.snapshot`). Times are seconds since 1970.
+        does between sweeps: `what`, `done`, `total`), `search` (its sweeps: `count` planned, `begun`, `ended`, the
+        `share` of flops done, `remaining_seconds` or null; or null), `stage_seconds` (of the driver), `figures`,
+        `events` (`time`, `kind`, `text`), and `sweeps` (`Progress.snapshot`). Times are seconds since 1970.
         """
         order = sorted(self.jobs.values(), key=lambda job: (job.ended is not None, -(job.ended or job.started)))
         return {

@@ -102,8 +102,9 @@ class RunReader:
 
         Keys of `run`: `path`, `name`, `state` (finished, running, interrupted, failed, unreadable), `command` (to go on
         with), `holder` (who works there), `died` (the driver that did), `journal` (there are jobs), `known` (by the
-        journal, not by receipts alone), `silent_seconds`, `segments`, `segments_done`, `sweeps` (`name`, `state`,
-        `segments`, `segments_done`, `rows`, `rows_done`, `settings`), `gaps` (what could not be read) and `version`.
+        journal, not by receipts alone), `silent_seconds`, `segments` (of the sweeps begun, with `planned` of all),
+        `segments_done`, `sweeps` (`name`, `state`, `segments`, `segments_done`, `rows`, `rows_done`, `settings`),
+        `gaps` (what could not be read) and `version`.
         """
         before = self._holder()
         self._read()
@@ -168,6 +169,9 @@ class RunReader:
         state, command = _state(jobs if known else [], holder, states), command_of(self.path)
         if command and state in ("interrupted", "failed") and "--resume" not in command:
             command.append("--resume")
+        # all sweeps of a search have the same rows, hence as many segments
+        search = jobs[-1].search if known else None
+        count = max(len(states), search.count) if search else len(states)
         return {
             "path": str(self.path),
             "name": self.path.absolute().name,
@@ -178,7 +182,8 @@ class RunReader:
             "journal": bool(jobs),
             "known": known,
             "silent_seconds": now - self._alive,
-            "segments": sum(one.segments for one in states),
+            "planned": search is not None,
+            "segments": sum(one.segments for one in (*states, *states[-1:] * (count - len(states)))),
             "segments_done": sum(one.segments_done for one in states),
             "sweeps": [self._kept(one, gaps) for one in states],
             "gaps": gaps,

@@ -253,8 +253,8 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         self.n_splits_ = self.plan_.splits
         emit(Note(str(self.plan_)))
         learned = [event for one in prepared for event in one.learned]  # which have ended
-        remaining = self.plan_.flops - sum(event.plan.flops for event in learned)
-        emit(Figures("sweeps", {"count": self.plan_.count - len(learned), "flops": remaining}))
+        ended = {"begun": len(learned), "flops_done": sum(event.plan.flops for event in learned)}
+        emit(Figures("sweeps", {"count": self.plan_.count, "flops": self.plan_.flops, **ended}))
         tested: dict[tuple[int, int], Tested] = {}
         seconds: dict[int, float] = {}
         for one in prepared:

@@ -99,6 +99,23 @@ class Standardize(SameWidth):
         return x
 
 
+@dataclass(frozen=True, eq=False)
+class TakeColumns:
+    """The features at some positions, in their order."""
+
+    positions: Array
+    name: ClassVar[str] = "columns"
+
+    def width(self, d: int) -> int:
+        return len(self.positions)
+
+    def cost(self, d: int, itemsize: int) -> MapCost:
+        return MapCost(row_bytes=len(self.positions) * itemsize)
+
+    def apply(self, x: Array) -> Array:
+        return np.take(x, self.positions, axis=1)
+
+
 # Every product has the same number of rows, so that with one BLAS thread the bits of a row never depend on its place.
 # OpenBLAS' float32 kernel for AVX2 sums the first and the last eight rows of a call in another order than those between
 # them, which hold ours. A product with one column would call another routine.

@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,6 +20,7 @@ from PIL import Image
 from support.peaks import reading_peaks
 
 from bigkernel.data.readers import FORMATS, open_source
+from bigkernel.data.readers.source import SkippedRows
 from bigkernel.errors import ConfigError, DataError
 
 X = np.random.default_rng(0).normal(size=(300, 4)).round(6)
@@ -193,6 +195,14 @@ def test_names_become_classes_and_a_header_is_recognised(load):
     assert (corpus.info.classes, corpus.column("y").tolist()) == (('a "x"', "b, large", "été"), [1, 0, 2])
     assert read(write("t.csv", "1990,1991\n1,2\n"), header=True)[0].tolist() == [[1.0]]
     assert read(write("t.csv", "1,2\n\n3,4"))[1].tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("skipped", [None, SkippedRows()])
+def test_columns_of_true_and_false_are_numbers_as_in_pandas(skipped):
+    text = "a,b,c,y\n" + "True,1,false,0\nFALSE,2,TRUE,1\ntrue,3,False,0\n" * 20
+    frame = pd.read_csv(write("t.csv", text + "0,1,no,1\n" * (skipped is not None)), nrows=60)
+    assert (read("t.csv", skipped=skipped)[0] == frame[["a", "b", "c"]].to_numpy(float)).all()
+    assert skipped is None or (skipped.count, skipped.first) == (1, ["t.csv row 60"])
 
 
 def test_files_of_a_folder_are_read_in_natural_order_without_the_index_of_pandas(load):
@@ -397,6 +407,10 @@ BAD = {
         lambda: write("t.csv", "a,b,y\n1,7,0\n2,Bonn,1\n"),
         "In column 'b': row 1 (from 0): CSV conversion error",
     ),
+    "csv not true": (
+        lambda: write("t.csv", "a,y\n" + "True,0\n" * 60 + "yes,0"),
+        "'a': row 60 (from 0): CSV conversion",
+    ),
     "csv empty cells": (lambda: write("t.csv", "a,b,y\n1,,0\n,,1"), "row 0 (from 0), columns 'a', 'b': missing values"),
     "csv decimal comma": (lambda: write("t.csv", "1,5;0\n2,5;1\n"), "'column 0': row 0 (from 0)", {"delimiter": ";"}),
     "csv mixed labels": (lambda: write("t.csv", "1,a\n2,7\n"), "row 1 (from 0): found the label '7' among"),
@@ -404,7 +418,7 @@ BAD = {
     "csv NUL": (lambda: write("t.csv", b"1,a\n2,\0\n"), "line 2: found a NUL character"),
     "csv one column": (lambda: write("t.csv", "1\n2\n"), "expected several columns, found one"),
     "parquet text": (lambda: write("t.parquet", table(city=["Ulm"] * 300, y=Y)), "1 column of text: 'city'; leave"),
-    "csv columns of text": (lambda: write("t.csv", "a b,c,d,y\nno,5,?,0\n,6,no,1\n"), "(--drop 'a b' --drop d)"),
+    "csv columns of text": (lambda: write("t.csv", "a b,c,d,y\nno,5,?,0\n,6,yes,1\n"), "(--drop 'a b' --drop d)"),
     "usps short": (lambda: write("u", "3 0.5\n"), "expected a digit and 256 grey values", {"format": "usps"}),
     # empty
     "csv empty": (lambda: write("t.csv", ""), "at least one row, found an empty file"),

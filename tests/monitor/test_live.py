@@ -63,17 +63,17 @@ def test_the_line_of_a_large_sweep_has_its_figures_at_80_columns_and_fewer_where
     ]
     assert live.figures(sweep) == figures
     for width, most in ((160, 6), (80, 4), (40, 1)):
-        (line,) = printed(live.sweep_bar(sweep, width), width=width).splitlines()
+        (line,) = printed(live.sweep_bar({"search": None}, sweep, width), width=width).splitlines()
         assert line.startswith("moments  ━")
         assert [figure for figure in figures if figure in line] == figures[:most] or width == 80
-    assert live.sentence(sweep) == ", ".join(["moments: 1,000 of 2,000 segments", *figures[1:]])
+    assert live.sentence({"search": None}, sweep) == ", ".join(["moments: 1,000 of 2,000 segments", *figures[1:]])
 
 
 def test_the_bar_is_full_as_far_as_rows_are_done_or_under_way(sweep):
     line = printed(live.bar("x", 0.75, ["1/2"], 100), width=100)
     assert line.count("━") == pytest.approx(0.75 * 91, abs=2)
     share = (sweep["rows_done"] + sweep["rows_under_way"]) / sweep["rows"]
-    line = printed(live.sweep_bar(sweep, 300), width=300)
+    line = printed(live.sweep_bar({"search": None}, sweep, 300), width=300)
     assert 0.5 < share < 0.6
     assert line.count("━") == pytest.approx(share * (300 - len(line.replace("━", "").split("╸")[0].strip())), rel=0.5)
 
@@ -158,6 +158,7 @@ RUN = {
     "died": "process 7 on node1",
     "command": "bigkernel fit 'a corpus' m --resume",
     "known": True,
+    "planned": False,
     "segments": 40,
     "segments_done": 12,
     "silent_seconds": 180.0,
@@ -170,6 +171,7 @@ DIED = "the driver (process 7 on node1) died 3 min ago; 12 of 40 segments of the
     "changes, words",
     [
         ({}, [DIED, GO_ON]),
+        ({"planned": True}, [DIED.replace(" of the sweeps begun", ""), GO_ON]),
         ({"segments": 0}, ["the driver (process 7 on node1) died 3 min ago; no segment is kept yet", GO_ON]),
         ({"died": ""}, ["no driver is running in job.run; 12 of 40 segments of the sweeps begun are kept", GO_ON]),
         ({"died": "", "state": "finished"}, []),

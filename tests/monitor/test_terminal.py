@@ -96,15 +96,27 @@ def test_the_bar_is_one_line_of_80_columns_with_rate_range_workers_and_retries(c
     assert found.strip() == "moments 1/10 1 min 30 s to 6 min left 1 retries 5 rows/s"
 
 
-def test_a_search_shows_which_sweep_runs_and_the_time_left_in_all(clock, screen):
+@pytest.mark.parametrize(
+    "sweeps, shown",
+    [
+        ((4,), "sweep 2 of 3 2 min 40 s left in the sweeps 4/10"),
+        ((10, 2), "sweep 3 of 3 2 min left in all 2/10"),  # 80 s of the sweep, 40 s of solves
+    ],
+)
+def test_a_search_shows_which_sweep_runs_and_the_time_left_with_its_solves(clock, screen, sweeps, shown):
     with bar.progress(stream=screen.stream):
-        emit(bar.job.Figures("sweeps", {"count": 2, "flops": 2 * PLAN.flops}))
-        for done in (10, 2):
-            emit(SweepStarted("tune", "threads", PLAN))
+        emit(bar.job.Figures("sweeps", {"count": 3, "flops": 3 * PLAN.flops, "begun": 1, "flops_done": PLAN.flops}))
+        for done in sweeps:
+            emit(SweepStarted("tune", "threads", PLAN, token=str(done)))
             clock.seconds += 10 * done
             for i, segment in enumerate(PLAN.segments[:done]):
                 emit(SegmentDone(receipt(i, segment), i + 1, 10))
-    assert re.sub("[━╸╺ ]+", " ", screen.lines()[-1]).startswith("tune sweep 2 of 2 1 min 20 s left in the sweeps 2/10")
+            if done == 10:
+                emit(SweepEnded(100.0))
+                emit(Step("solve", 1, 2))
+                clock.seconds += 40
+                emit(Step("solve", 2, 2))
+    assert re.sub("[━╸╺ ]+", " ", screen.lines()[-1]).startswith(f"tune {shown}")
 
 
 def test_a_pulse_that_comes_after_the_end_of_its_sweep_brings_no_bar_back(clock, screen):

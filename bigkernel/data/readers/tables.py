@@ -42,6 +42,8 @@ _ADVICE = (
     "rows (--on-bad-rows skip); copy a damaged file again"
 )
 _MISSING = ("", "?", "NA", "N/A", "null", "None")  # labels of rows that are left out as bad, and empty cells
+_FALSE, _TRUE = ("False", "FALSE", "false"), ("True", "TRUE", "true")  # those of pandas
+_CELLS: dict[str, Any] = {"null_values": _MISSING, "true_values": _TRUE, "false_values": _FALSE}
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 
@@ -58,6 +60,7 @@ class Columns:
     target: int | None
     group: int | None
     id: int | None
+    flags: frozenset[int] = frozenset()  # features of True and False in text
     skipped: source.SkippedRows | None = None  # rows with missing or invalid cells become NaN, and lines are counted
 
     @property
@@ -121,7 +124,7 @@ def choose(
         raise DataError(f"{path}: {names[place]!r} is to be left out (--drop), and is the target, the group or the id")
     features = tuple(place for place in rest if place not in roles)
     source.require_features(path, len(features))
-    return Columns(tuple(names), features, label, grouped, identity, skipped)
+    return Columns(tuple(names), features, label, grouped, identity, skipped=skipped)
 
 
 def _find(path: str, names: Sequence[str], column: str | int, role: str) -> int:
@@ -146,8 +149,8 @@ def _refuse_text(path: str, columns: Columns, places: Sequence[int]) -> None:
         drop = " ".join(f"--drop {shlex.quote(name)}" for name in names)
         raise DataError(
             f"{path}: {len(places)} column{'s' * (len(places) > 1)} of text: {shown}; leave them out ({drop}), encode "
-            f"them as in pandas.get_dummies(table, columns={names}, dtype=float), or name one as --target, "
-            "--id-column or --group-column"
+            f"them in pandas (table = pandas.get_dummies(table, columns={names}), and new rows, then "
+            "new.reindex(columns=table.columns, fill_value=0)), or name one as --target, --id-column or --group-column"
         )
 
 
@@ -237,8 +240,9 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
     pa, csv_of, compute = _arrow(), _arrow("pyarrow.csv"), _arrow("pyarrow.compute")
     names = [str(place) for place in range(len(columns.names))]
     order, place = [names[column] for column in columns.read], len(columns.features)
-    numbers = columns.features if columns.skipped is None else ()  # invalid cells of text become missing ones
-    kinds = dict.fromkeys(order, pa.string()) | {names[column]: pa.float64() for column in numbers}
+    kinds = dict.fromkeys(order, pa.string())
+    if columns.skipped is None:  # otherwise invalid cells of text become missing ones
+        kinds |= {names[column]: pa.bool_() if column in columns.flags else pa.float64() for column in columns.features}
     longest_line = max(map(len, _first_lines(path)))
 
     def blocks() -> Iterator[source.Block]:
@@ -258,14 +262,15 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
                 pa.PythonFile(handle, mode="r"),
                 csv_of.ReadOptions(use_threads=False, block_size=size, column_names=names, skip_rows=int(header)),
                 csv_of.ParseOptions(delimiter=delimiter, invalid_row_handler=skip_line),
-                csv_of.ConvertOptions(column_types=kinds, include_columns=list(kinds), null_values=_MISSING),
+                csv_of.ConvertOptions(column_types=kinds, include_columns=list(kinds), **_CELLS),
             )
             for batch in (batch.select(order) for batch in reader if batch.num_rows):
                 rows = np.arange(start, start + batch.num_rows)
                 if omitted:
                     rows += np.searchsorted(np.array(omitted) - np.arange(len(omitted)), rows, side="right")
                 if columns.skipped is not None:
-                    cells = [_numbers_or_none(column) for column in batch.columns[:place]]
+                    kinds_of = zip(columns.features, batch.columns, strict=False)
+                    cells = [_numbers_or_none(texts, column in columns.flags) for column, texts in kinds_of]
                     batch = pa.record_batch([*cells, *batch.columns[place:]], names=order)
                 if columns.target is not None:
                     texts = compute.utf8_trim_whitespace(batch.column(place))
@@ -285,9 +290,12 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
     return source.Source(format, path, place, np.dtype(dtype), blocks, files=(path,), **columns.roles)
 
 
-def _numbers_or_none(texts: Any) -> Any:
-    """Return cells of text as float64, null where they are no number."""
-    pa = _arrow()
+def _numbers_or_none(texts: Any, flags: bool) -> Any:
+    """Return cells of text (of True and False, with `flags`) as float64, null where they are no number."""
+    pa, compute = _arrow(), _arrow("pyarrow.compute")
+    if flags:
+        known = compute.index_in(compute.utf8_trim_whitespace(texts), pa.array([*_FALSE, *_TRUE]))
+        return compute.greater_equal(known, len(_FALSE)).cast(pa.float64())
     with contextlib.suppress(pa.ArrowInvalid):
         return texts.cast(pa.float64())
     return pa.array([source.number_in(text) for text in texts.to_pylist()], pa.float64())
@@ -353,7 +361,10 @@ def read_csv(
     columns = choose(path, names, target, **others)
     rows = [_cells(line, separator) for line in lines[int(headed) :]]
     cells = {place: {row[place] for row in rows if len(row) > place} - {*_MISSING} for place in columns.features}
-    _refuse_text(path, columns, [place for place, texts in cells.items() if texts and not any(map(_is_number, texts))])
+    texts = {place: found for place, found in cells.items() if found and not any(map(_is_number, found))}
+    flags = frozenset(place for place, found in texts.items() if found <= {*_TRUE, *_FALSE})
+    _refuse_text(path, columns, sorted(texts.keys() - flags))
+    columns = replace(columns, flags=flags)
     table = _text_source("csv", path, columns, separator, headed, np.float64)
     return replace(table, **columns.named) if headed else table
 

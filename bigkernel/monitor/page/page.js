@@ -206,6 +206,13 @@ function timeLeft(sweep) {
   return make("span", { className: "left" }, text("b", duration(expected)), ` left${between}`);
 }
 
+function searched(job) {
+  const { count: planned, begun, ended, remaining_seconds: left } = job.search ?? {};
+  if (job.state !== "running" || !(planned > 1)) return "";
+  const rest = left ? `, ${duration(left)} left in ${ended ? "all" : "the sweeps"}` : "";
+  return `sweep ${count(begun)}${begun > planned ? "" : ` of ${count(planned)}`}${rest}`;
+}
+
 function progress(job, sweep) {
   const pieces = job.step
     ? [["running", job.step.done / Math.max(1, job.step.total)]]
@@ -231,7 +238,8 @@ function card(job, chosen) {
   if (!running) head.append(text("span", `${moment(job.started)} to ${clock(job.ended)}`, "soft left"));
   node.append(head, ...(running && (sweep || job.step) ? progress(job, sweep) : []));
   const place = job.pid ? `${job.host}, process ${job.pid}` : job.host;
-  node.append(div("line", text("code", job.title), text("span", place, "note"), text("span", job.run, "note")));
+  node.append(div("line", text("code", job.title),
+    ...[searched(job), place, job.run].map((note) => text("span", note, "note"))));
   if (job.error) node.append(text("div", job.error, "bad"));
   node.setAttribute("aria-pressed", state.jobs.length > 1 && job.id === chosen);
   node.onclick = () => choose(job.id);

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
@@ -20,50 +19,14 @@ from rich.progress import Progress as Bar
 
 from bigkernel.data.visible import log_of, visible
 from bigkernel.events import job
-from bigkernel.events.board import Board
+from bigkernel.events.board import Board, Job
 from bigkernel.events.progress import Progress
-from bigkernel.html import duration
 from bigkernel.monitor.terminal import live as lines
 
 _LINE_SECONDS = 10.0  # seconds between plain lines
 _QUIET_SECONDS = 0.5
-_LEAST_SHARE = 0.02  # of a search, from which on its remaining time is estimated
 _REFRESHES = 4  # updates of the bar per second
 _log = log_of(__name__)
-
-
-@dataclass(eq=False)
-class _Search:
-    """The sweeps of a search: how many are planned, with how many flops, and how far they are."""
-
-    count: int
-    flops: float
-    begun: float
-    number: int = 0  # of the present sweep
-    before: float = 0.0  # flops of those before it
-    own: float = 0.0  # of the present one
-    resumed: bool = False
-
-    def begin(self, event: job.SweepStarted) -> None:
-        """Begin the next sweep."""
-        self.number, self.before, self.own = self.number + 1, self.before + self.own, event.plan.flops
-        self.resumed |= event.resumed > 0
-
-    @property
-    def place(self) -> str:
-        """Which sweep runs; sweeps in another precision are not planned."""
-        return f"sweep {self.number}" + (f" of {self.count}" if self.number <= self.count else "")
-
-    def share(self, sweep: lines.Data) -> float:
-        """Return the share of the planned flops that is done."""
-        own = self.own * float(sweep["rows_done"] + sweep["rows_under_way"]) / max(1, int(sweep["rows"]))
-        return (self.before + own) / max(1.0, self.flops, self.before + self.own)
-
-    def left(self, sweep: lines.Data, now: float) -> str:
-        """Return the remaining time of all sweeps at the mean rate so far, or "" if it is not known."""
-        share = self.share(sweep)
-        known = share >= _LEAST_SHARE and self.number <= self.count and not self.resumed
-        return f"{duration((now - self.begun) * (1 / share - 1))} left in the sweeps" if known else ""
 
 
 class _Display:
@@ -75,11 +38,8 @@ class _Display:
         self._live: Live | None = None
         self._failed = False
         self._lock = threading.Lock()  # the line is drawn by another thread
-        self._sweep: Progress | None = None
-        self._search: _Search | None = None
-        self._board, self._scope = Board(), job.Scope()
-        self._step: job.Step | None = None
         self._begun = self._printed = time.monotonic()
+        self._record(job.JobStarted(""))
 
     def __call__(self, event: job.Event) -> None:
         if isinstance(event, job.Incident | job.Note):
@@ -91,25 +51,23 @@ class _Display:
         over = isinstance(event, job.SweepEnded) or (isinstance(event, job.Step) and event.done >= event.total)
         if over:
             self.close()
-        elif self._step is not None or (self._sweep is not None and self._sweep.ended is None):
+        elif self._job.step is not None or (self._sweep is not None and self._sweep.ended is None):
             self._draw()
 
     def _record(self, event: job.Event) -> None:
-        """Record an event for one sweep at a time, so that the state stays small in a long search."""
-        now = time.monotonic()
-        if isinstance(event, job.Step):
-            self._step = event
-        elif isinstance(event, job.Figures) and event.name == "sweeps" and event.values["count"] > 1:
-            self._search = _Search(event.values["count"], event.values["flops"], now)
+        if isinstance(event, job.JobStarted):
+            self._board, self._scope = Board(), job.Scope()
         elif isinstance(event, job.SweepStarted):
-            self._board, self._scope, self._step = Board(), job.Scope(sweep=event.token), None
-            for each in (job.JobStarted(event.what), event):
-                self._board.apply(job.message_of(each, self._scope.job, event.token), now)
-            self._sweep = self._board.jobs[self._scope.job].sweeps[event.token]
-            if self._search is not None:
-                self._search.begin(event)
-        elif self._sweep is not None:
-            self._board.apply(job.message_of(event, self._scope.job, self._scope.sweep), now)
+            self._scope.sweep = event.token
+        self._board.apply(job.message_of(event, self._scope.job, self._scope.sweep), time.monotonic())
+
+    @property
+    def _job(self) -> Job:
+        return self._board.jobs[self._scope.job]
+
+    @property
+    def _sweep(self) -> Progress | None:
+        return self._job.sweeps.get(self._scope.sweep)
 
     def _print(self, text: str) -> None:
         shown = visible(text, lines=True)
@@ -143,29 +101,21 @@ class _Display:
             self._cell.update(data, raw=True)
 
     def _sentence(self, now: float) -> str:
-        if self._step is not None:
-            return lines.step_sentence(vars(self._step))
-        if self._sweep is None:
-            return ""
-        sweep, search = self._sweep.snapshot(now), self._search
-        if search is None:
-            return lines.sentence(sweep)
-        return ", ".join(filter(None, [search.place, lines.sentence(sweep), search.left(sweep, now)]))
+        shown = self._job.progress(now)
+        if shown["step"] is not None:
+            return lines.step_sentence(shown)
+        return "" if self._sweep is None else lines.sentence(shown, self._sweep.snapshot(now))
 
     def _bar(self) -> RenderableType:
         """Draw the line in a separate thread; after a failure, which is logged once, it stops."""
         try:
             with self._lock:
-                step, sweep, width = self._step, self._sweep, self._console.width
-                if not self._failed and step is not None:
-                    return lines.step_bar(vars(step), width)
+                now, width = time.monotonic(), self._console.width
+                shown, sweep = self._job.progress(now), self._sweep
+                if not self._failed and shown["step"] is not None:
+                    return lines.step_bar(shown, width)
                 if not self._failed and sweep is not None:
-                    now = time.monotonic()
-                    of_sweep = sweep.snapshot(now)
-                    if (search := self._search) is None:
-                        return lines.sweep_bar(of_sweep, width)
-                    texts = [search.place, search.left(of_sweep, now), *lines.figures(of_sweep)]
-                    return lines.bar(sweep.what, search.share(of_sweep), list(filter(None, texts)), width)
+                    return lines.sweep_bar(shown, sweep.snapshot(now), width)
                 return ""
         except Exception as error:
             self._failed = True
@@ -179,7 +129,6 @@ class _Display:
             live.stop()
         if self._cell is not None:
             self._show_in_cell("")
-        self._step = None
 
 
 @contextmanager

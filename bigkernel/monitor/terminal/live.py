@@ -68,6 +68,16 @@ def _left(seconds: Data) -> str:
     return f"{low} left" if low == high else f"{low} to {high} left"
 
 
+def search_texts(job: Data) -> list[str]:
+    """Describe which sweep of a search runs, and the time left; sweeps in another precision are not planned."""
+    search = job["search"] or {"count": 0}
+    if search["count"] < 2:
+        return []
+    place = f"sweep {search['begun']:,}" + (f" of {search['count']:,}" if search["begun"] <= search["count"] else "")
+    left, what = search["remaining_seconds"], "all" if search["ended"] else "the sweeps"
+    return [place, f"{duration(left)} left in {what}"] if left else [place]
+
+
 def fitted(texts: Sequence[str], room: int) -> str:
     """Join the first texts that fit in so many letters; always at least one."""
     line = texts[0]
@@ -78,15 +88,17 @@ def fitted(texts: Sequence[str], room: int) -> str:
     return line
 
 
-def sentence(sweep: Data) -> str:
-    """Describe the progress of a sweep for a log."""
+def sentence(job: Data, sweep: Data) -> str:
+    """Describe the progress of a sweep for a log, with its place in a search."""
     first, *rest = figures(sweep)
-    return ", ".join([f"{visible(sweep['what'])}: {first.replace('/', ' of ')} segments", *rest])
+    texts = [f"{visible(sweep['what'])}: {first.replace('/', ' of ')} segments", *rest]
+    return ", ".join([*search_texts(job)[:1], *texts, *search_texts(job)[1:]])
 
 
-def step_sentence(step: Data) -> str:
+def step_sentence(job: Data) -> str:
     """Describe the progress of a driver between sweeps for a log."""
-    return f"{visible(step['what'])}: {step['done']:,} of {step['total']:,}"
+    step = job["step"]
+    return ", ".join([f"{visible(step['what'])}: {step['done']:,} of {step['total']:,}", *search_texts(job)])
 
 
 def ended_job(job: Data) -> Text:
@@ -101,7 +113,8 @@ def run_lines(run: Data) -> Iterator[str]:
     """Describe what a run directory holds beyond its journal, and how to resume it."""
     kept = "no segment is kept yet"
     if run["segments"]:
-        kept = f"{run['segments_done']:,} of {run['segments']:,} segments of the sweeps begun are kept"
+        of = "" if run["planned"] else " of the sweeps begun"
+        kept = f"{run['segments_done']:,} of {run['segments']:,} segments{of} are kept"
     if run["holder"]:
         if not run["known"]:
             yield f"{visible(run['holder'])} is running, without a journal; {kept}"
@@ -135,16 +148,18 @@ def bar(what: str, share: float, texts: Sequence[str], width: int) -> Renderable
     return grid
 
 
-def sweep_bar(sweep: Data, width: int) -> RenderableType:
-    """Draw the progress of a sweep in one line."""
-    rows = sweep["rows_done"] + sweep["rows_under_way"]
-    return bar(str(sweep["what"]), rows / max(1, sweep["rows"]), figures(sweep), width)
+def sweep_bar(job: Data, sweep: Data, width: int) -> RenderableType:
+    """Draw the progress of a sweep, or of its search, in one line."""
+    rows, texts = sweep["rows_done"] + sweep["rows_under_way"], search_texts(job)
+    share = job["search"]["share"] if texts else rows / max(1, sweep["rows"])
+    return bar(str(sweep["what"]), share, [*texts, *figures(sweep)], width)
 
 
-def step_bar(step: Data, width: int) -> RenderableType:
+def step_bar(job: Data, width: int) -> RenderableType:
     """Draw the progress of a driver between sweeps in one line."""
-    counted = [f"{step['done']:,}/{step['total']:,}"]
-    return bar(str(step["what"]), step["done"] / max(1, step["total"]), counted, width)
+    step = job["step"]
+    counted = f"{step['done']:,}/{step['total']:,}"
+    return bar(str(step["what"]), step["done"] / max(1, step["total"]), [counted, *search_texts(job)], width)
 
 
 def segment_map(states: str, width: int) -> Iterator[Text]:
@@ -188,8 +203,8 @@ def workers_table(sweep: Data, workers: Data) -> Table:
     return table
 
 
-def _sweep(sweep: Data, workers: Data, width: int) -> Iterator[RenderableType]:
-    yield sweep_bar(sweep, width)
+def _sweep(job: Data, sweep: Data, workers: Data, width: int) -> Iterator[RenderableType]:
+    yield sweep_bar(job, sweep, width)
     rows = sweep["rows_done"] + sweep["rows_under_way"]
     resumed = f", {len(sweep['resumed']):,} segments resumed from the run" if sweep["resumed"] else ""
     yield Text(f"{rows:,} of {sweep['rows']:,} rows{resumed}")
@@ -213,9 +228,9 @@ def _job(job: Data, workers: Data, width: int) -> Iterator[RenderableType]:
         yield Text(f"{visible(sweep['what'])}: {visible(sweep['state'])}, {visible(text)}")
     for sweep in job["sweeps"]:
         if sweep["ended"] is None:
-            yield from _sweep(sweep, workers, width)
+            yield from _sweep(job, sweep, workers, width)
     if job["step"]:
-        yield step_bar(job["step"], width)
+        yield step_bar(job, width)
     for event in job["events"][-_EVENTS:]:
         at = time.strftime("%H:%M:%S", time.localtime(event["time"]))
         yield Text.assemble((f"{at} ", "dim"), visible(" ".join(event["text"].split())))
