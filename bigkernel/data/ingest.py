@@ -46,9 +46,8 @@ def ingest(
 
     The classes of several are joined, and the column `domain` is 0, 1, … by file. The name is that of the first file by
     default. `split` names shares of the rows that go to corpora of their own: train.corpus and train-test.corpus.
-    `progress` is called after each batch with the rows done and the rows in all (None: not known), and `check` takes all
-    rows. After a DataError
-    nothing new is left at `target_path`.
+    `progress` is called after each batch with the rows done and the rows in all (None: not known); `check` takes all
+    rows. After a DataError nothing new is left at `target_path`.
     """
     sources = [source] if isinstance(source, Source) else list(source)
     shares = ("", *(split.shares if split else ()))
