@@ -65,13 +65,8 @@ class Search:
             solves = max(0.0, now - self.planned - total.sweep_seconds) / max(1, self.ended)
             left = total.sweep_seconds * max(0.0, self.flops - total.flops_done) / total.flops_computed
             left += solves * (self.count - self.begun + len(running)) if self.ended else 0.0
-        return {
-            "count": self.count,
-            "begun": self.begun,
-            "ended": self.ended,
-            "share": share,
-            "remaining_seconds": left,
-        }
+        counts = {name: getattr(self, name) for name in ("count", "begun", "ended")}
+        return {**counts, "share": share, "remaining_seconds": left}
 
 
 @dataclass

@@ -1,16 +1,20 @@
 """`connect`: loopback addresses, one BLAS thread and the given memory; cluster files are data, checked key by key."""
 
 import asyncio
+import gc
+import logging
 import os
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import distributed
 import psutil
 import pytest
 import yaml
+from distributed.core import Status
 from drivers import wait_until
 
 from bigkernel import connect
@@ -36,6 +40,16 @@ def write(tmp_path):
         return path
 
     return make
+
+
+@pytest.mark.parametrize("status, ends", [(Status.running, False), (Status.closing, True)])
+def test_a_worker_logs_nothing_while_it_closes(status, ends):
+    try:
+        Undisturbed().teardown(SimpleNamespace(nanny="tcp://127.0.0.1:1", status=status))
+        assert logging.getLogger("distributed.worker").isEnabledFor(logging.ERROR) != ends
+    finally:
+        logging.disable(logging.NOTSET)
+        gc.unfreeze()
 
 
 def processes():
