@@ -80,6 +80,9 @@ def test_candidates_that_stay_inaccurate_are_counted_in_a_warning():
     off = int((search.cv_results_["prediction_error"] > ENOUGH).sum())
     assert off > 0
     assert message.startswith(f"scores of {off} of 16 candidates are unreliable")
+    ends = {end.direction for end in search.edges_}
+    assert ("larger alphas" in message) != (("alpha", "smallest") in ends)
+    assert ("narrower kernels" in message) != (("sigma", "largest") in ends)
 
 
 def test_the_best_model_is_accurate_after_a_search_in_float32():
