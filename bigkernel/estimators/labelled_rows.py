@@ -66,7 +66,7 @@ class LabelledRowsClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator)
         self.estimator_ = clone(self.estimator)
         if is_lazy(X):
             weighted = {} if sample_weight is None else {"sample_weight": sample_weight}
-            self.estimator_.fit(_with_labels(X, y), **weighted)
+            self.estimator_.fit(with_labels(X, y), **weighted)
             return self
         if y is None:
             raise DataError("LabelledRowsClassifier requires y to be passed, but the target y is None")
@@ -110,7 +110,7 @@ class LabelledRowsClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator)
         """Return the accuracy over the rows that have a label."""
         if is_lazy(X):
             check_is_fitted(self)
-            return float(self.estimator_.score(_with_labels(X, y), sample_weight=sample_weight))
+            return float(self.estimator_.score(with_labels(X, y), sample_weight=sample_weight))
         return score_in_memory(self, X, y, sample_weight)
 
     def __sklearn_tags__(self) -> Tags:
@@ -119,7 +119,7 @@ class LabelledRowsClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator)
         return tags
 
 
-def _with_labels(X: RowsLike, y: ColumnLike) -> RowsLike:
+def with_labels(X: RowsLike, y: ColumnLike) -> RowsLike:
     """Return lazy rows that carry their labels, as a corpus does, of which classifiers leave out −1."""
     if y is None:
         return X

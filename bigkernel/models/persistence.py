@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import warnings
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
@@ -21,6 +20,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel import estimators
+from bigkernel.data.visible import log_of
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError
 from bigkernel.estimators import fit_state
 from bigkernel.estimators.base import restore
@@ -34,6 +34,7 @@ from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.solvers.residuals import VECTORS
 from bigkernel.statistics.predictor import Calibration
 
+log = log_of(__name__)
 _FITS = (fit_state.MomentFit, fit_state.ExactFit, fit_state.IterativeFit, fit_state.ProjectionFit)
 _SOLUTIONS = [
     kind for kind in vars(fit_state).values() if isinstance(kind, type) and issubclass(kind, fit_state.Solution)
@@ -137,10 +138,10 @@ def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True
     RunLockedError
         Another driver is writing it, such as a running `bigkernel fit`.
 
-    Warns
+    Notes
     -----
-    UserWarning
-        `load_model` reads the file, but `Predictor.load` refuses it; names the step.
+    `Predictor.load` refuses some models that `load_model` reads, such as tables of text and kernels that need more than
+    NumPy. This is logged at INFO, with the step.
     """
     last = model[-1] if isinstance(model, Pipeline) else model
     if isinstance(last, LabelledRowsClassifier):
@@ -163,7 +164,7 @@ def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True
         predictor, fault = {"refused": str(error)}, str(error).removeprefix("predictor: ").partition("; use")[0]
     write(path, {"predictor": predictor, "model": described}, packing.arrays, overwrite=overwrite)
     if fault and hasattr(model, "predict"):
-        warnings.warn(f"{os.fspath(path)}: Predictor.load refuses this model, use load_model: {fault}", stacklevel=2)
+        log.info("%s: Predictor.load refuses this model, use load_model: %s", path, fault)
 
 
 def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> Any:

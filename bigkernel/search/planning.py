@@ -26,6 +26,7 @@ from bigkernel.estimators.base import RowsEstimator, method_of
 from bigkernel.estimators.fit_state import Columns, Training
 from bigkernel.estimators.inputs import CellTargets, without_class_weights
 from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice, of_kernel
+from bigkernel.estimators.labelled_rows import LabelledRowsClassifier, with_labels
 from bigkernel.estimators.precision import whitened
 from bigkernel.estimators.ridge import RidgeMethod, choose_solver
 from bigkernel.estimators.self_training import AdaptingMethod
@@ -58,16 +59,23 @@ class Prepared:
 
     def fitted(self, candidate: Candidate) -> BaseEstimator:
         """Return the model of a candidate with its fitted steps and last step."""
+        model = candidate.last
+        if candidate.labelled:
+            model = LabelledRowsClassifier(clone(candidate.last))
+            model.estimator_ = candidate.last
+        model = self._wrap(model) if candidate.wraps_last else model
         if isinstance(candidate.model, Pipeline):
             steps = [] if self.steps is None else self.steps.steps
-            model = Pipeline([*steps, (candidate.model.steps[-1][0], candidate.last)])
-        else:
-            model = candidate.last
+            model = Pipeline([*steps, (candidate.model.steps[-1][0], model)])
+        return model if candidate.wraps_last else self._wrap(model)
+
+    def _wrap(self, model: BaseEstimator) -> BaseEstimator:
+        """Return a fitted model in what transforms its targets, with the attributes of scikit-learn's own fit."""
         if self.wrapper is None:
             return model
         wrapper = self.wrapper.set_params(regressor=clone(model))
         names = {"feature_names_in_": model.feature_names_in_} if hasattr(model, "feature_names_in_") else {}
-        vars(wrapper).update(names, regressor_=model)  # the attributes of scikit-learn's own fit
+        vars(wrapper).update(names, regressor_=model)
         return wrapper
 
 
@@ -97,11 +105,16 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
             model.set_params(**{key: clone(value, safe=False) for key, value in params.items()})
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(f"param_grid: {error}") from error
-        wrapper = model if isinstance(model, TransformedTargetRegressor) else None
-        if wrapper is not None:
-            _require_by_row(wrapper)
-            model = wrapper.regressor
-        last = model[-1] if isinstance(model, Pipeline) else model
+        wrapper, wraps_last, last = None, isinstance(model, Pipeline), _last(model)
+        if isinstance(last, TransformedTargetRegressor):
+            _require_by_row(last)
+            # transforms of targets and of rows commute
+            wrapper, model = last, _with_last(model, last.regressor)
+            last = _last(model)
+        labelled = isinstance(last, LabelledRowsClassifier) and isinstance(last.estimator, RowsEstimator)
+        if labelled and not last.estimator._semi_supervised:
+            last = last.estimator
+            model = _with_last(model, last)
         if isinstance(last, RowsEstimator) and hasattr(last, "transform"):
             raise ConfigError(
                 f"estimator: {type(last).__name__} has no predictions to score; search a Pipeline of it and a "
@@ -123,8 +136,18 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
             )
         weighting = getattr(last, "class_weight", None)
         solve_settings = replace(method.solve_settings(), weighting="" if weighting is None else repr(weighting))
-        candidates.append(Candidate(index, dict(params), model, last, method, columns, solve_settings, wrapper))
+        known = index, dict(params), model, last, method, columns, solve_settings
+        candidates.append(Candidate(*known, wrapper=wrapper, wraps_last=wraps_last, labelled=labelled))
     return candidates
+
+
+def _last(model: BaseEstimator) -> BaseEstimator:
+    return model[-1] if isinstance(model, Pipeline) else model
+
+
+def _with_last(model: BaseEstimator, last: BaseEstimator) -> BaseEstimator:
+    """Return an estimator with another last step."""
+    return Pipeline([*model.steps[:-1], (model.steps[-1][0], last)]) if isinstance(model, Pipeline) else last
 
 
 def _require_by_row(wrapper: TransformedTargetRegressor) -> None:
@@ -173,6 +196,8 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
         wrapper, y = members[0].wrapper, given.y
         if wrapper is not None:
             original, y = _transform_targets(wrapper, y)
+        if members[0].labelled:
+            inner, y = with_labels(inner, y), None
         data = proto.read_search(inner, y, given.sample_weight, given.sample_domain, given.groups)
         rows, targets, inputs = data.rows, data.targets, data.inputs
         require_served(scoring, inputs, targets.width)
@@ -200,8 +225,14 @@ def _by_transforms(everyone: list[Candidate]) -> list[list[Candidate]]:
     for candidate in everyone:
         steps = candidate.model[:-1] if isinstance(candidate.model, Pipeline) else None
         transforms = tokenize([step for _, step in steps.steps]) if steps else ""  # equal for copies
-        functions = [getattr(candidate.wrapper, name, None) for name in ("func", "inverse_func", "transformer")]
-        key = type(candidate.last).__name__, candidate.solve_settings.weighting, transforms, tokenize(functions)
+        functions = [getattr(candidate.wrapper, name, "") for name in ("func", "inverse_func", "transformer")]
+        key = (
+            type(candidate.last).__name__,
+            candidate.labelled,
+            candidate.solve_settings.weighting,
+            transforms,
+            tokenize(functions),
+        )
         groups.setdefault(key, []).append(candidate)
     return list(groups.values())
 

@@ -125,16 +125,20 @@ def _simplicity(candidate: Candidate) -> tuple[float, float, float]:
 
 
 def warn_of_errors(
-    results: Mapping[str, Array], everyone: Sequence[Candidate], tested: Mapping[tuple[int, int], Tested]
+    results: Mapping[str, Array],
+    everyone: Sequence[Candidate],
+    tested: Mapping[tuple[int, int], Tested],
+    ends: Sequence[Edge],
 ) -> None:
-    """Warn of candidates whose scores may be wrong, and of those that have not converged."""
+    """Warn of candidates whose scores may be wrong, and of those that have not converged; not against the `ends`."""
     errors, off = results["prediction_error"], {i for (i, _), one in tested.items() if one.is_off}
     if off:
+        opposed = {_INEXACT.get(end.direction, "") for end in ends}
+        advice = [text for text in ("larger alphas", "narrower kernels") if text not in opposed]
         warnings.warn(
             f"scores of {len(off)} of {len(errors)} candidates are unreliable: their predictions may differ from "
             f"least squares in float64 by more than {PROMISE:g} of their norm (cv_results_['prediction_error'], at "
-            f"most {max(errors[i] for i in off):.1g}); use larger alphas, narrower kernels, or fewer landmarks or "
-            "columns",
+            f"most {max(errors[i] for i in off):.1g}); use {', '.join([*advice, 'or fewer landmarks or columns'])}",
             AccuracyWarning,
             stacklevel=4,
         )
@@ -152,6 +156,12 @@ def warn_of_errors(
 
 NO_AXES = {"n_landmarks", "random_state", "tol", "max_iter", "nu", "n_rounds", "n_neighbors"}
 COUNTS = {"n_components", "degree"}  # whole numbers of at least 1
+# directions in which predictions lose digits, and the advice against each
+_INEXACT = {
+    ("alpha", "smallest"): "larger alphas",
+    ("sigma", "largest"): "narrower kernels",
+    ("gamma", "smallest"): "narrower kernels",
+}
 LEAST_VALUES = 3  # of an axis with meaningful ends: of two values each is an end
 Axis = tuple[str, str]  # name of the parameter, and of the parameter of its kernel or ""
 
@@ -174,6 +184,11 @@ class Edge:
     further: float
     count: int
 
+    @property
+    def direction(self) -> tuple[str, str]:
+        """The last name of the parameter, and the side."""
+        return self.parameter.rpartition("__")[2], self.side
+
     def __str__(self) -> str:
         direction = "smaller" if self.side == "smallest" else "larger"
         return (
@@ -194,8 +209,11 @@ def coordinates(params: Mapping[str, object]) -> dict[Axis, float]:
     return numbers
 
 
-def edges(grid: Sequence[Mapping[str, object]], best: int) -> list[Edge]:
-    """Find the ends of the grid at which the best candidate lies."""
+def edges(grid: Sequence[Mapping[str, object]], best: int, *, inexact: bool = False) -> list[Edge]:
+    """Find the ends of the grid at which the best candidate lies.
+
+    `inexact`: its score may be wrong by rounding, so ends beyond which rounding grows do not count.
+    """
     ends = []
     for (name, inner), values in _axes(grid, best).items():
         place = coordinates(grid[best])[name, inner]
@@ -206,7 +224,7 @@ def edges(grid: Sequence[Mapping[str, object]], best: int) -> list[Edge]:
         if further is not None and further != place:
             side = "smallest" if place == values[0] else "largest"
             ends.append(Edge(parameter, side, place, further, len(values)))
-    return ends
+    return [end for end in ends if not (inexact and end.direction in _INEXACT)]
 
 
 def _is_number(value: object) -> TypeGuard[float]:

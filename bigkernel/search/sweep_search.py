@@ -27,7 +27,7 @@ from bigkernel.estimators.inputs import is_lazy
 from bigkernel.events.job import Figures, Note, emit, job
 from bigkernel.html import columns, readable, table
 from bigkernel.search.planning import Given, Prepared, SearchPlan, candidates_of, planned, prepare
-from bigkernel.search.results import choose, cv_table, edges, warn_of_errors
+from bigkernel.search.results import choose, cv_table, doubtful, edges, warn_of_errors
 from bigkernel.search.scoring import Tested, chosen
 from bigkernel.search.sweeps import Candidate
 
@@ -68,8 +68,9 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
     estimator : estimator, Pipeline or TransformedTargetRegressor
         KernelRidge, KernelRidgeClassifier, Ridge, LinearRegression, SSSL, SSSLClassifier, XNV, XNVClassifier or
         ARTLClassifier, each with landmarks; or a Pipeline that ends with one, whose transforms are fitted once, on all
-        rows; or a TransformedTargetRegressor of either by functions, whose scores are on the original scale. Exact
-        forms (without n_landmarks) share no sweep; use GridSearchCV for them.
+        rows; or a TransformedTargetRegressor by functions, around either or as the last step, whose scores are on the
+        original scale. A classifier may be in a LabelledRowsClassifier. Exact forms (without n_landmarks) share no
+        sweep; use GridSearchCV for them.
     param_grid : dict or list of dicts
         As in GridSearchCV. `alpha`, `n_components` and `fit_intercept` need no sweep of their own; kernels of one type
         share a sweep, bandwidths included, as far as memory allows; other landmarks, dtypes, transforms or class
@@ -88,7 +89,8 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         "neg_mean_squared_error", "neg_root_mean_squared_error", "r2": from the statistics alone (for classes, of their
         one-hot targets). "accuracy", "balanced_accuracy", "neg_log_loss" (values of f clipped to [0.001, 1] and divided
         by their sum): one more sweep for all candidates. None: "r2", or "accuracy" for classifiers. "neg_gcv":
-        generalised cross-validation of the training rows. Other names are those of scikit-learn's scorers; these and
+        generalised cross-validation of the training rows, except with conjugate gradients, transformed targets or
+        several penalties (XNV, or an array for `alpha`). Other names are those of scikit-learn's scorers; these and
         functions (estimator, X, y) need the values of f at all held-out rows: one more sweep, or several if memory does
         not hold the values of all candidates (`PlanTooLargeError` if it does not hold those of one). A function gets a
         model that predicts only the test rows, and X only if rows are in memory. A dict maps names to scores. Scores
@@ -172,7 +174,7 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         classifier = is_classifier(everyone[0].last)
         if any(is_classifier(candidate.last) != classifier for candidate in everyone):
             raise ConfigError("param_grid: expected only classifiers or only regressors, found both")
-        scoring = chosen(self.scoring, classifier=classifier, by_values=everyone[0].wrapper is not None)
+        scoring = chosen(self.scoring, classifier=classifier, by_values=any(one.wrapper for one in everyone))
         self._scoring = replace(scoring, weighted=any(one.solve_settings.weighting for one in everyone))
         self._check_refit()
         if scoring.loss and any(getattr(one.last, "probability", False) for one in everyone):
@@ -265,10 +267,10 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
             seconds |= dict.fromkeys((member.index for member in one.members), share)
         everyone = sorted((c for one in prepared for c in one.members), key=lambda candidate: candidate.index)
         self.cv_results_ = cv_table(everyone, tested, seconds, self._scoring, self.n_splits_)
-        warn_of_errors(self.cv_results_, everyone, tested)
         self._describe(prepared[0], given.X)
         if self.refit or not self.multimetric_:
             self._choose(everyone)
+        warn_of_errors(self.cv_results_, everyone, tested, getattr(self, "edges_", []))
         if self.refit:
             begun = time.perf_counter()
             self.best_estimator_ = self._best(prepared)
@@ -301,7 +303,8 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         self.best_index_, self.best_params_ = best, everyone[best].params
         self.best_score_ = float(results[f"mean_test_{label}"][best])
         first = choose(results, label, everyone, one_standard_error=False)
-        self.edges_ = edges([candidate.params for candidate in everyone], first)
+        inexact = bool(doubtful(results)[first])
+        self.edges_ = edges([candidate.params for candidate in everyone], first, inexact=inexact)
         if self.edges_:
             ends = "; ".join(map(str, self.edges_))
             warnings.warn(f"the best candidate lies at an edge of the grid: {ends}", BestAtEdgeWarning, stacklevel=4)

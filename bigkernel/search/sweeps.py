@@ -68,6 +68,8 @@ class Candidate:
     method, columns : of the last step
     solve_settings : in which candidates that share all moments may differ
     wrapper : what transforms the targets of `model`, or None
+    wraps_last : whether the wrapper is the last step of a Pipeline, and not around it
+    labelled : whether `last` is in a LabelledRowsClassifier
     basis : the columns, once they are chosen
     choice : of conjugate gradients; None of a direct solve
     """
@@ -80,6 +82,8 @@ class Candidate:
     columns: BasisChoice | RowChoice
     solve_settings: SolveSettings
     wrapper: TransformedTargetRegressor | None = None
+    wraps_last: bool = False
+    labelled: bool = False
     basis: Columns = field(init=False)
     choice: PreconditionerChoice | None = None
 

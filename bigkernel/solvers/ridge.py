@@ -21,9 +21,15 @@ Blocks b + δ instead of b, Var (Tᵀδ)_i = d_i, change it by H⁻¹(Σ Tᵀδ 
 and predictions use such blocks too, which adds n Σ_j d_j w_j². A change x of Hw changes predictions by H⁻¹x, whose
 square on the rows of the fit is xᵀH⁻¹GH⁻¹x; for x of independent entries of variance v_i it is the mean of
 (H⁻¹V^½ξ)ᵀG(H⁻¹V^½ξ) over vectors ξ of ±1, and for Σ φ ε of independent ε that of ‖GH⁻¹ξ‖²: O(r²) work besides the
-factor. Errors are relative to wᵀGw. On generated and public tables, cores of condition 1 to 1e10, float32 and float64,
-estimated and true error differ by less than a factor of four, from 1e-14 to 1. Beyond 1e12 the estimate is too large,
-up to a thousandfold.
+factor. Errors are relative to wᵀGw.
+
+Where E exceeds α, G + E says little of weak directions. For J(w) = Σ(y − f)² + α‖w‖² of exact sums and its gradient
+2g, the square of the change is at most J(w), and at most ‖g‖²/(4α) because λ/(λ + α)² ≤ 1/(4α):
+    J(w) ≤ its value from sums + |wᵀEw|,    ‖g‖ ≤ ‖C − Hw‖ + ‖Ew‖,    ‖Ew‖² ≈ Σ a_i w_i².
+These bounds replace the formula where directions are unresolved or dropped, and limit it elsewhere. In 1,500 solves
+(normal, mixed, heavy-tailed, discrete and one-dimensional rows, cores of condition 1 to 3e13, α from 1e-8 to 1) the
+estimate was 0.47 to 474 times errors above 3e-4, median 3.3; with unresolved directions at least 0.85 times. Smaller
+errors are overestimated further.
 
 Shapes: n rows, p columns of the map, r whitened coordinates, c targets, k probe vectors.
 """
@@ -411,19 +417,36 @@ def prediction_errors(known: RoundingEstimate, solution: SystemSolution, changes
     if d is not None:
         noise, of_rows = float((d @ w**2).sum()), float((solver.image(G, signs) ** 2).sum())
         blocks = (of_values * squares + noise * of_rows) / VECTORS + float(power[3 * VECTORS :].sum()) + n * noise
-    # in an unresolved direction least squares would explain a chance share of the residual
-    chance = squares / max(known.rows, 1.0)
-    lost, doubt = solver.unresolved * chance, 0.0
-    if (V := solver.dropped) is not None:
-        # and in dropped directions that the sums resolve, what it explains there
-        values = (V * (G @ V)).sum(axis=0)
+    squared = np.array([of_matrix(known.sums, of_sums), of_matrix(known.solve, of_solve)])
+    doubt, V = 0.0, solver.dropped
+    if solution.alpha > 0:
+        bounds = _bounds(known, solution)
+        lost = solver.unresolved > 0 or (V is not None and V.size > 0)
+        squared = bounds if lost or bounds.sum() < squared.sum() else squared
+    elif V is not None:
+        # in unresolved directions least squares would explain a chance share of the residual, and in dropped directions
+        # that the sums resolve, what it explains there
+        chance, values = squares / max(known.rows, 1.0), (V * (G @ V)).sum(axis=0)
         clear = values > _CLEAR * np.sqrt((V**2 * (known.sums + known.solve)[:, None]).sum(axis=0))
-        lost += float(((V[:, clear].T @ solution.C) ** 2 / values[clear, None]).sum())
+        explained = float(((V[:, clear].T @ solution.C) ** 2 / values[clear, None]).sum())
+        squared[1] += solver.unresolved * chance + explained
         # the whitening kept the others too: a QR factorisation decides whether they are null
         doubt = float(np.sqrt((~clear).sum() * chance / predicted))
-    squared = of_matrix(known.sums, of_sums), of_matrix(known.solve, of_solve) + lost, blocks
-    sums, solve, of_blocks = (float(np.sqrt(value / predicted)) for value in squared)
+    sums, solve, of_blocks = (float(np.sqrt(value / predicted)) for value in (*squared, blocks))
     return Errors(sums, solve, of_blocks, widest=known.widest, doubt=doubt)
+
+
+def _bounds(known: RoundingEstimate, solution: SystemSolution) -> Array:
+    """Bound ‖change of predictions‖² by the rounding of sums and of the solve, (2,), for α > 0; see the module."""
+    w, alpha, a = solution.w, solution.alpha, np.stack([known.sums, known.solve])
+    moved, total = a @ (w**2).sum(axis=1), np.maximum(a.sum(axis=1), 1e-300)  # ‖Ew‖², Σa
+    rise = np.sqrt(((np.sqrt(a) @ np.abs(w)) ** 2).sum(axis=1) * moved / total).sum()
+    gradient = float(np.sqrt(moved.sum()))
+    if isinstance(solution.factor, SpectralFactor) and isinstance(solution.G, np.ndarray):
+        gradient += frobenius(solution.C - solution.G @ w - alpha * w)
+    objective = float(solution.squares.sum()) + alpha * float((w**2).sum()) + float(rise)
+    shares = np.array([0.0, 1.0]) if not moved.any() else moved / moved.sum()
+    return shares * min(objective, gradient**2 / (4 * alpha))
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,7 +47,6 @@ def test_other_methods_fit_the_labelled_rows(run, pair, method):
     assert json.loads(run("score", "m", "target.corpus", "--json").stdout)["rows"] == N
 
 
-@pytest.mark.filterwarnings("ignore:.*load refuses this model")
 @pytest.mark.parametrize("choice", ["balanced-k-means", "fourier"])
 def test_the_option_sets_the_choice_of_landmarks(run, pair, choice):
     figures = json.loads(run("fit", "pair.corpus", "m", *COMMON, "--landmark-choice", choice, "--json").stdout)

@@ -92,6 +92,12 @@ def test_a_pipeline_fits_its_classifier_to_the_labelled_rows(inner, kind):
     assert_allclose(model.decision_function(X), expected.decision_function(Z))
     assert_array_equal(model.predict(X).astype(np.int64), expected.predict(Z))
     assert model.score(X, y) == expected.score(Z[LABELLED], Y[LABELLED])
+    if isinstance(inner, bk.KernelRidgeClassifier):
+        grid, at = {"alpha": [0.1, 10.0], "landmarks": [Z[:3]]}, "labelledrowsclassifier__estimator__"
+        search = bk.SweepSearchCV(clone(model), {at + name: values for name, values in grid.items()}, cv=3).fit(X, y)
+        known = bk.SweepSearchCV(clone(inner), grid, cv=3).fit(Z[LABELLED], Y[LABELLED])
+        assert_allclose(search.cv_results_["mean_test_score"], known.cv_results_["mean_test_score"])
+        assert_allclose(search.decision_function(X), known.decision_function(Z), atol=1e-8)
 
 
 def test_weights_go_with_their_rows_and_a_corpus_is_passed_on_whole(make_corpus):

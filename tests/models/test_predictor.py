@@ -57,7 +57,7 @@ MODELS = {
     ),
     "poses": (make_pipeline(bk.MomentNormalizer(), bk.OrientationFeatures(), bk.XNVClassifier(**SMALL)), LABELS),
 }
-pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning", "ignore:.*load refuses")
+pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 
 
 def stored(model, path):

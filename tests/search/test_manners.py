@@ -213,6 +213,8 @@ def test_best_values_at_ends_of_the_grid_have_a_message_with_values_to_add(grid,
     ((name, values),) = grid.items()
     result = "; ".join(map(str, edges([{name: value} for value in values], best)))
     assert re.search(message, result) if message else result == ""
+    ends = edges([{name: value} for value in values], best, inexact=True)  # beyond these rounding does not grow
+    assert [(end.parameter, end.side) for end in ends] == re.findall("(n_components|alpha): .* the (largest)", result)
 
 
 def test_a_search_warns_once_of_the_ends_where_its_best_candidate_lies():

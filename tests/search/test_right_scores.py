@@ -81,6 +81,9 @@ def test_candidates_that_stay_inaccurate_are_counted_in_a_warning():
     off = search.cv_results_["prediction_error"] > ENOUGH
     count = int(re.match(r"scores of (\d+) of 16 candidates are unreliable", message)[1])
     assert 0 < count <= off.sum()  # not those that cannot be the best
+    ends = {end.direction for end in search.edges_}
+    assert ("larger alphas" in message) != (("alpha", "smallest") in ends)
+    assert ("narrower kernels" in message) != (("sigma", "largest") in ends)
 
 
 def test_only_kernels_that_may_be_the_best_are_swept_again():

@@ -165,11 +165,13 @@ def test_steps_may_be_candidates():
     assert len(search.plan_.sweeps) == 3
 
 
-@pytest.mark.parametrize("target", [y, Y], ids=["y", "Y"])
-def test_functions_of_targets_are_scored_on_the_original_scale(target):
-    inner, alphas = make_pipeline(bk.UnitNormalizer(), GIVEN), {"regressor__kernelridge__alpha": [0.1, 1.0]}
+@pytest.mark.parametrize("target, last", [(y, False), (Y, False), (Y, True)], ids=["y", "Y", "Y in the last step"])
+def test_functions_of_targets_are_scored_on_the_original_scale(target, last):
+    inner = GIVEN if last else make_pipeline(bk.UnitNormalizer(), GIVEN)
     model = TransformedTargetRegressor(inner, func=np.arcsinh, inverse_func=np.sinh, check_inverse=False)
-    grid = [alphas, {"func": [np.rint], "inverse_func": [np.positive], **alphas}]
+    model, at = (Pipeline([("scale", bk.UnitNormalizer()), ("f", model)]), "f__") if last else (model, "")
+    alphas = {f"{at}regressor__{'' if last else 'kernelridge__'}alpha": [0.1, 1.0]}
+    grid = [alphas, {f"{at}func": [np.rint], f"{at}inverse_func": [np.positive], **alphas}]
     search = assert_like_peer(model, grid, X, 4 * target, cv=FOLDS, scoring=NUMBERS, refit="r2", new=NEW)
     assert search.plan_.count == 4
 

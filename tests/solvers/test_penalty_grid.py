@@ -167,17 +167,24 @@ def test_one_decomposition_gives_the_weights_and_errors_of_a_factor_for_each_pen
     assert_array_equal(candidates(moments, grid[6:7], known=known, shared=True)[0][0], result[6])
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_one_decomposition_estimates_errors_as_a_factor_does_where_moments_are_negative_by_rounding(seed):
-    draw, r = np.random.default_rng(seed), 6
+@pytest.mark.parametrize("seed", range(4))
+def test_estimated_errors_are_near_the_true_ones_where_rounding_exceeds_the_penalty(seed):
+    draw, r = np.random.default_rng(seed), 40
     basis, _ = np.linalg.qr(draw.normal(size=(r, r)))
-    values = np.r_[1.0, 1e-6 * draw.normal(size=r - 1)]
-    G, C = (basis * values) @ basis.T, basis @ (values[:, None] * draw.normal(size=(r, 2)))
-    moments = replace(moments_of(draw.normal(size=(100, r)), draw.normal(size=(100, 2))), G=(G + G.T) / 2, C=C)
-    sums, solve, blocks = 1e-12 * draw.uniform(size=(3, r))
-    known = RoundingEstimate(sums, blocks, solve=solve, rows=100.0)
-    grid = [SolveSettings(alpha) for alpha in (1e-5, 1e-4, 1.0)]
-    _, _, errors = candidates(moments, grid, known=known)
-    _, _, shared_errors = candidates(moments, grid, known=known, shared=True)
-    for one, other in zip(shared_errors, errors, strict=True):
-        assert_allclose(list(one.figures().values()), list(other.figures().values()), rtol=1e-4)
+    rows = draw.normal(size=(200, r)) * np.geomspace(1, 1e-6, r) @ basis.T
+    targets = rows @ draw.normal(size=(r, 1)) + draw.choice([0.01, 1.0]) * draw.normal(size=(200, 1))
+    sums, solve, blocks = 1e-9 * draw.uniform(0.1, 1, (3, r)) * np.geomspace(1, 1e3, r)
+    half = np.sqrt((sums + solve) / np.sqrt((sums + solve).sum()))
+    E, moments = np.triu(draw.normal(size=(r, r))) * np.outer(half, half), moments_of(rows, targets)
+    moments = replace(moments, G=moments.G + E + np.triu(E, 1).T)
+    known = RoundingEstimate(sums, None, solve=solve, rows=200.0)
+    grid = [SolveSettings(alpha) for alpha in np.geomspace(1e-8, 1, 9)]
+    weights, _, errors = candidates(moments, grid, known=known)
+    for settings, w, error in zip(grid, weights, errors, strict=True):
+        expected = rows @ reference.ridge(rows, targets, settings.alpha)[0]
+        off = np.linalg.norm(rows @ w - expected) / np.linalg.norm(expected)
+        assert 0.5 * off < error.total < 30 * off
+    for noise in (known, replace(known, blocks=1e-3 * blocks)):  # by one decomposition as by a factor for each penalty
+        both = [candidates(moments, grid, known=noise, shared=shared)[2] for shared in (False, True)]
+        for one, other in zip(*both, strict=True):
+            assert_allclose(list(one.figures().values()), list(other.figures().values()), rtol=1e-4)
