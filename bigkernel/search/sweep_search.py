@@ -358,6 +358,6 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         sub = self.estimator.__sklearn_tags__()
-        for name in ("estimator_type", "classifier_tags", "regressor_tags"):
-            setattr(tags, name, getattr(sub, name))
+        tags.estimator_type, tags.classifier_tags = sub.estimator_type, sub.classifier_tags
+        tags.regressor_tags = sub.regressor_tags
         return tags
