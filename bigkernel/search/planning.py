@@ -62,7 +62,7 @@ class Prepared:
         model = candidate.last
         if candidate.labelled:
             model = LabelledRowsClassifier(clone(candidate.last))
-            vars(model).update(estimator_=candidate.last)
+            model.__dict__.update(estimator_=candidate.last)
         model = self._wrap(model) if candidate.wraps_last else model
         if isinstance(candidate.model, Pipeline):
             steps = [] if self.steps is None else self.steps.steps

@@ -9,7 +9,7 @@ rounding, as in LAPACK's test programs.
 
 A backward stable method has ratios of about 1 or less; LAPACK's programs accept ratios below 30 (Anderson et al.,
 *LAPACK Users' Guide*, ch. 4; Higham 2002, §3.4). Norms are Frobenius norms. A residual matrix R is not formed: ‖R‖² is
-estimated by the mean of ‖Rv‖² over a few fixed vectors v of ±1, in O(m²); `exact=True` takes all unit vectors.
+estimated by the mean of ‖Rv‖² over a few fixed vectors v of ±1, in O(m²).
 Shapes: A (m, m) symmetric, L (r, r) lower triangular, Z (m, k), w and C (m, c).
 """
 
@@ -149,11 +149,9 @@ def frobenius(array: Array) -> float:
         return largest * float(np.linalg.norm(array / largest)) if 0 < largest < np.inf else size
 
 
-def factorization(
-    A: Array | Upper, lower: Array, *, kept: Array | None = None, norm: float | None = None, exact: bool = False
-) -> float:
+def factorization(A: Array | Upper, lower: Array, *, kept: Array | None = None, norm: float | None = None) -> float:
     """Return the residual ratio of L (lower triangle) as the Cholesky factor of A, or of its rows `kept` (r,)."""
-    V = np.eye(len(lower)) if exact else probes(len(lower))
+    V = probes(len(lower))
     spread = V if kept is None else np.zeros((len(A), V.shape[1]))
     if kept is not None:
         spread[kept] = V
@@ -179,9 +177,9 @@ def of_residual(left: Array, size: float, w: Array, C: Array) -> float:
     return _ratio(frobenius(left), len(w) * float(np.finfo(w.dtype).eps) * (size * frobenius(w) + frobenius(C)))
 
 
-def eigen(A: Array, values: Array, vectors: Array, *, exact: bool = False) -> tuple[float, float]:
+def eigen(A: Array, values: Array, vectors: Array) -> tuple[float, float]:
     """Return the ratios of residual and orthogonality of k eigenpairs, values (k,) and vectors (m, k)."""
-    V = np.eye(len(values)) if exact else probes(len(values))
+    V = probes(len(values))
     of_Z, ulp = vectors @ V, float(np.finfo(vectors.dtype).eps)
     residual, skew = _norm(A @ of_Z - vectors @ (values[:, None] * V), V), _norm(vectors.T @ of_Z - V, V)
     return _ratio(residual, len(A) * ulp * frobenius(A)), _ratio(skew, len(A) * ulp)

@@ -7,7 +7,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, ImportanceWeights, Ridge, executing
 from bigkernel.errors import DataError
-from bigkernel.solvers.importance import effective_size
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import HashFolds
 
@@ -81,9 +80,3 @@ def test_chunks_and_executors_give_the_same_bits_and_lazy_rows_lazy_weights():
 def test_one_side_alone_is_refused(y, domain):
     with pytest.raises(DataError, match="expected rows of a source and of a target"):
         MODEL.fit(X, y, sample_domain=domain)
-
-
-def test_the_effective_size_of_equal_weights_is_their_number():
-    assert effective_size(np.full(7, 0.3)) == pytest.approx(7)
-    assert effective_size(np.array([1.0, 0, 0])) == 1
-    assert effective_size(np.zeros(3)) == 0

@@ -149,14 +149,6 @@ def test_the_scale_of_the_matrix_does_not_matter(scale):
         assert_allclose(result.negative_mass, 0 if values[2] > 0 else 1 / 7, rtol=1e-9)
 
 
-@pytest.mark.parametrize("value, positive, rank, mass", [(3.0, True, 1, 0), (0.0, True, 0, 0), (-3.0, False, 1, 1)])
-@pytest.mark.parametrize("n", [1, 4])
-def test_one_row_has_one_eigenvalue_and_zeros_beside_it_change_nothing(value, positive, rank, mass, n):
-    result = of_matrix(np.diag([value] + [0.0] * (n - 1)))()
-    assert_array_equal(result.eigenvalues, sorted([value] + [0.0] * (n - 1), reverse=True))
-    assert (result.positive_definite, result.rank, result.negative_mass, result.asymmetry) == (positive, rank, mass, 0)
-
-
 @given(st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=8), st.sampled_from([0.0, 1e-12, 1e-3, 0.5]))
 def test_the_negative_mass_is_a_share_and_that_of_the_eigenvalues_below_the_tolerance(numbers, tolerance):
     values = np.array(numbers) / 1e6
@@ -228,12 +220,3 @@ def test_a_matrix_beyond_the_limit_is_refused_before_the_kernel_is_called(monkey
     assert check_positive_definite("linear", rows(10, 2)).rank == 2
     with pytest.raises(PlanTooLargeError, match="11 rows"):
         check_positive_definite(never, rows(11, 2))
-
-
-def test_a_function_is_called_with_the_rows_twice():
-    X = rows(20, 3)
-    result = check_positive_definite(lambda A, B: np.cos(A @ np.ones(3))[:, None] * np.cos(B @ np.ones(3)), X)
-    assert result.positive_definite
-    assert result.tolerance == 20 * EPS
-    assert result.rank == 1
-    assert_allclose(result.eigenvalues[0], (np.cos(X @ np.ones(3)) ** 2).sum(), rtol=1e-12)
