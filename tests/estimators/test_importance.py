@@ -19,8 +19,7 @@ MODEL = ImportanceWeights(SIGMAS, PENALTIES, n_landmarks=40, random_state=0)
 
 def dense(phi_source, phi_target, penalty):
     """Solve min ½ mean (φθ)² over the source − mean φθ over the target + ½ λ‖θ‖² by QR."""
-    stacked = np.vstack([phi_source / len(phi_source) ** 0.5, penalty**0.5 * np.eye(phi_source.shape[1])])
-    R = np.linalg.qr(stacked, mode="r")
+    R = np.linalg.qr(np.vstack([phi_source / len(phi_source) ** 0.5, penalty**0.5 * np.eye(40)]), mode="r")
     return np.linalg.solve(R, np.linalg.solve(R.T, phi_target.mean(axis=0)))
 
 
@@ -51,9 +50,8 @@ def test_the_ratio_and_its_held_out_errors_are_those_of_dense_least_squares(fitt
 def test_the_weights_move_the_source_to_the_target_and_correct_a_regression(fitted):
     w, source, target = fitted.importance_weights_[:300], X[:300], X[300:]
     assert abs(np.average(source, axis=0, weights=w) - target.mean(axis=0)).max() < 0.3
-    truth = lambda rows: rows[:, 0] ** 2  # noqa: E731
-    plain, weighted = (Ridge(1e-3).fit(source, truth(source), sample_weight=one) for one in (None, w))
-    error = [np.mean((model.predict(target) - truth(target)) ** 2) for model in (plain, weighted)]
+    models = [Ridge(1e-3).fit(source, source[:, 0] ** 2, sample_weight=one) for one in (None, w)]
+    error = [np.mean((model.predict(target) - target[:, 0] ** 2) ** 2) for model in models]
     assert error[1] < 0.5 * error[0]
 
 
