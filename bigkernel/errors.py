@@ -86,6 +86,10 @@ class DifferentClassesWarning(UserWarning):
     """The class means of the target, by its pseudo-labels, lie unlike those of the source: labels may be wrong."""
 
 
+class OverlapWarning(UserWarning):
+    """Rows of the source hardly overlap with those of the target, so that importance weights cannot be trusted."""
+
+
 class DifferentBlasWarning(UserWarning):
     """The driver's BLAS differs from the one that began the run; names threads and libraries of both."""
 

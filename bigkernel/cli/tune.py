@@ -238,12 +238,17 @@ def _print_best(records: Sequence[dict[str, Any]], label: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from bigkernel.solvers.residuals import ENOUGH
+
     shown = sorted(records, key=lambda record: record["rank"])[:10]
     names = [name for name in shown[0] if name not in (*_OF_TESTS, "kernel")]
     table = Table(box=None, pad_edge=False, title="the best ten", title_justify="left")
-    for name in (*names, label, "±"):
+    for name in (*names, label, "", "±"):
         table.add_column(name, justify="right", no_wrap=True)
-    for record in shown:
+    right = [record.get("converged", not record["prediction_error"] > ENOUGH) for record in shown]
+    for record, is_right in zip(shown, right, strict=True):
         cells = [f"{record[name]:.4g}" if isinstance(record[name], float) else visible(record[name]) for name in names]
-        table.add_row(*cells, f"{record['score']:.5f}", f"{record['standard_error']:.5f}")
+        table.add_row(*cells, f"{record['score']:.5f}", "" if is_right else "?", f"{record['standard_error']:.5f}")
     Console().print(table)
+    if not all(right):
+        say("?: the score may be off, see prediction_error in results.csv")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
@@ -14,7 +15,7 @@ from sklearn.utils.validation import check_consistent_length
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import DataError
+from bigkernel.errors import DataError, OverlapWarning
 from bigkernel.estimators.base import cached_predictor, set_parameters
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.fit_state import Fitted, Inputs, ProjectionFit, RatioSolution
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     import dask.array as da
 
 _FOLDS = 5
+_MOST_MEAN = 1.2  # of the weights of the source: generated pairs with more have far fewer effective rows
 _WIDTHS = np.geomspace(0.25, 4.0, 5)  # of the median distance
 _PENALTIES = tuple(np.geomspace(1e-4, 10.0, 11))
 
@@ -142,6 +144,12 @@ class ImportanceWeights(RowTransformer):
         ------
         DataError
             There is no source, no target, or a fold without rows of one of them.
+
+        Warns
+        -----
+        OverlapWarning
+            The source's weights have a mean above 1.2, where a ratio of densities has 1: both hardly overlap, and
+            `effective_sample_size_` is too large. Only for rows in memory.
         """
         self._validate_params()
         rows = input_rows(self, X, reset=True)
@@ -168,6 +176,13 @@ class ImportanceWeights(RowTransformer):
         if rows.in_memory:
             weights = self.predict(X)
             of_rows, size = np.where(target, 1.0, weights), effective_size(weights[~target])
+            if (mean := float(weights[~target].mean())) > _MOST_MEAN:
+                warnings.warn(
+                    f"the weights of the source have the mean {mean:.2g}, expected 1: source and target hardly "
+                    f"overlap, and fewer than the {size:.0f} effective rows of the source resemble the target",
+                    OverlapWarning,
+                    stacklevel=2,
+                )
             solution = replace(solution, weights=of_rows, effective_size=size)
             self._fitted = replace(self._fitted, solution=solution)
         return self

@@ -23,6 +23,7 @@ import dask
 import numpy as np
 import zarr
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import assert_all_finite
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -273,10 +274,14 @@ def no_label(y: Array) -> Array:
 def plain_labels(y: ColumnLike) -> Array:
     """Return labels (n,) in memory as numbers or text, with −1 or "-1" for None, NaN and pandas' NA.
 
-    `DataError`: labels are of several kinds.
+    `DataError`: labels are of several kinds, or infinite.
     """
     given: Array = column_or_1d(np.asarray(y), warn=True)
     if given.dtype.kind == "f":
+        try:
+            assert_all_finite(given, allow_nan=True, input_name="y")
+        except ValueError as error:
+            raise DataError(str(error)) from error
         missing = np.isnan(given)
         if missing.any() and (given == -1).any():
             warnings.warn(

@@ -129,6 +129,7 @@ def warn_of_errors(
     everyone: Sequence[Candidate],
     tested: Mapping[tuple[int, int], Tested],
     ends: Sequence[Edge],
+    best: int | None,
 ) -> None:
     """Warn of candidates whose scores may be wrong, and of those that have not converged; not against the `ends`."""
     errors, off = results["prediction_error"], {i for (i, _), one in tested.items() if one.is_off}
@@ -136,9 +137,12 @@ def warn_of_errors(
         opposed = {_INEXACT.get(end.direction, "") for end in ends}
         advice = [text for text in ("larger alphas", "narrower kernels") if text not in opposed]
         warnings.warn(
-            f"scores of {len(off)} of {len(errors)} candidates are unreliable: their predictions may differ from "
-            f"least squares in float64 by more than {PROMISE:g} of their norm (cv_results_['prediction_error'], at "
-            f"most {max(errors[i] for i in off):.1g}); use {', '.join([*advice, 'or fewer landmarks or columns'])}",
+            f"scores of {len(off)} of {len(errors)} candidates{' with the best one' * (best in off)} are unreliable: "
+            f"their predictions may differ from least squares in float64 by more than {PROMISE:g} of their norm "
+            f"(cv_results_['prediction_error'], right to a factor of three: above {ENOUGH:.1g}, at most "
+            f"{max(errors[i] for i in off):.1g}); use {', '.join([*advice, 'or fewer landmarks or columns'])}"
+            + ", or compare the best few by cross_val_score of scikit-learn, whose fits are precise"
+            * (best in off),
             AccuracyWarning,
             stacklevel=4,
         )

@@ -128,6 +128,11 @@ class Scoring:
         return any(name in kinds and label not in self.scorers for label, name in self.names.items())
 
     @property
+    def of_labels(self) -> bool:
+        """Whether a score may depend on predicted labels."""
+        return bool(self.scorers) or not {"accuracy", "balanced_accuracy"}.isdisjoint(self.names.values())
+
+    @property
     def coefficients(self) -> bool:
         """Whether a score needs the coefficients of candidates, for another sweep."""
         return self.counts or bool(self.scorers)

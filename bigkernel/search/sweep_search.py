@@ -177,13 +177,14 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         scoring = chosen(self.scoring, classifier=classifier, by_values=any(one.wrapper for one in everyone))
         self._scoring = replace(scoring, weighted=any(one.solve_settings.weighting for one in everyone))
         self._check_refit()
-        if scoring.loss and any(getattr(one.last, "probability", False) for one in everyone):
-            warnings.warn(
-                "scoring: neg_log_loss is that of decision values cut to the range of probabilities, not of calibrated "
-                "ones, and may order candidates differently; compare the best few by cross_val_score of scikit-learn",
-                UserWarning,
-                stacklevel=4,
-            )
+        of_labels = self._scoring.weighted and self._scoring.of_labels
+        if (scoring.loss or of_labels) and any(getattr(one.last, "probability", False) for one in everyone):
+            what = "neg_log_loss is that of decision values cut to the range of probabilities, not of calibrated ones"
+            if not scoring.loss:
+                what = "labels are by decision values, and with class_weight may differ from those of predict"
+            advice = "compare the best few by cross_val_score of scikit-learn"
+            text = f"scoring: {what}, and may order candidates differently; {advice}"
+            warnings.warn(text, UserWarning, stacklevel=4)
         held_out = {*scoring.names.values()} != {"neg_gcv"}
         if held_out and any(one.solve_settings.weighting and one.method.semi_supervised for one in everyone):
             warnings.warn(
@@ -270,7 +271,8 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         self._describe(prepared[0], given.X)
         if self.refit or not self.multimetric_:
             self._choose(everyone)
-        warn_of_errors(self.cv_results_, everyone, tested, getattr(self, "edges_", []))
+        ends, best = getattr(self, "edges_", []), getattr(self, "best_index_", None)
+        warn_of_errors(self.cv_results_, everyone, tested, ends, best)
         if self.refit:
             begun = time.perf_counter()
             self.best_estimator_ = self._best(prepared)

@@ -251,7 +251,7 @@ class Errors:
         far = f"{self.total:.1g} of their norm" if self.total < 1 else "all of their norm"
         further = ", or scale the values towards zero" if self.widest else ", or dtype='float64'"
         return (
-            f"predictions may differ from least squares in float64 by {far} (expected at most {PROMISE:g}): rounding "
+            f"predictions may differ from least squares in float64 by {far} (expected at most {ENOUGH:.1g}): rounding "
             f"error of {worst}, from {self.advice}{further if worst == 'kernel values' else ''}"
         )
 

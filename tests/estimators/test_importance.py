@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, ImportanceWeights, Ridge, executing
-from bigkernel.errors import DataError
+from bigkernel.errors import DataError, OverlapWarning
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import HashFolds
 
@@ -25,7 +25,7 @@ def dense(phi_source, phi_target, penalty):
 
 @pytest.fixture(scope="module")
 def fitted():
-    return MODEL.fit(X, sample_domain=DOMAIN)
+    return ImportanceWeights(**MODEL.get_params()).fit(X, sample_domain=DOMAIN)
 
 
 def test_the_ratio_and_its_held_out_errors_are_those_of_dense_least_squares(fitted):
@@ -61,7 +61,6 @@ def test_source_and_target_are_named_by_sign_by_labels_or_by_domains_without_lab
     for y, domain in ((labels, None), (numbers, None), (labels, np.where(DOMAIN > 0, 7, 2)), (labels, DOMAIN)):
         other = MODEL.fit(X, y, sample_domain=domain)
         assert_allclose(other.importance_weights_, fitted.importance_weights_, rtol=1e-9)
-    MODEL.fit(X, sample_domain=DOMAIN)
 
 
 def test_chunks_and_executors_give_the_same_bits_and_lazy_rows_lazy_weights():
@@ -70,8 +69,12 @@ def test_chunks_and_executors_give_the_same_bits_and_lazy_rows_lazy_weights():
         with executing(executor):
             results.append(MODEL.fit(lazy, sample_domain=DOMAIN).predict(lazy).compute())
     assert_array_equal(*results)
-    assert not hasattr(MODEL, "importance_weights_")
     assert_allclose(results[0][:300], MODEL.fit(X, sample_domain=DOMAIN).importance_weights_[:300], rtol=1e-9)
+
+
+def test_sides_that_hardly_overlap_are_warned_of():
+    with pytest.warns(OverlapWarning, match="hardly overlap, and fewer than the"):
+        MODEL.fit(np.concatenate([X[:300], X[300:] + 3]), sample_domain=DOMAIN)
 
 
 @pytest.mark.parametrize("y, domain", [(None, None), (None, np.ones(550)), (np.ones(550), None)])

@@ -116,9 +116,8 @@ def confirm(name, case, model, values, y, result, warned):
         named = fuzz_cases.contained(values, "frame") if case.kind == "frame" else values
         probabilities = in_memory(model.predict_proba(named))
         np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-9)
-        calibration = model._fitted.calibration
-        if calibration is not None and calibration.log_weights is not None:  # labels take class weights
-            probabilities = probabilities * np.exp(calibration.log_weights)
+        logs = getattr(model._fitted.calibration, "log_weights", None)  # of class weights, for labels alone
+        probabilities = probabilities if logs is None else probabilities * np.exp(logs)
         agreement = (model.classes_[probabilities.argmax(axis=1)] == result).mean()
         assert agreement > 0.99 or np.ptp(np.sort(probabilities)[:, -2:]) < 1e-9
     if warned & set(INACCURATE) or case.new not in ("same", "ndarray"):

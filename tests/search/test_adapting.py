@@ -103,7 +103,7 @@ def test_landmarks_and_the_bandwidth_are_those_of_a_fit_to_all_rows():
     assert_allclose(search.decision_function(X), alone.decision_function(X), rtol=1e-7, atol=1e-10)
 
 
-@pytest.mark.filterwarnings("ignore:class_weight. held-out")
+@pytest.mark.filterwarnings("ignore:class_weight. held-out", "ignore:scoring. labels are by decision")
 def test_the_best_model_has_all_that_a_fit_of_its_own_has(tmp_path):
     model = clone(MODEL).set_params(probability=True, class_weight="balanced")
     search = bk.SweepSearchCV(model, {"alpha": [0.05, 0.5]}, cv=3).fit(X, CODES, sample_domain=DOMAIN)

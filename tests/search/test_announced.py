@@ -38,8 +38,9 @@ SEARCHES = {  # estimator, grid, splits, labels and the number of sweeps
     "splits in time": (KernelRidge(Gaussian(1.0), **PLAIN), {"alpha": TWO}, TimeSeriesSplit(2), LABELS * 1.0, None),
 }
 
+IGNORED = "ignore::bigkernel.errors."
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::bigkernel.errors.BestAtEdgeWarning", "ignore::bigkernel.errors.CollapsedLabelsWarning"
+    IGNORED + "BestAtEdgeWarning", IGNORED + "CollapsedLabelsWarning", "ignore:scoring. labels"
 )
 
 

@@ -79,7 +79,7 @@ def test_candidates_that_stay_inaccurate_are_counted_in_a_warning():
     search, (message,), again = searched(X.astype("f4"), y, KernelRidge(landmarks=X[:120], dtype="float32"))
     assert again  # sums in float64, of the same blocks
     off = search.cv_results_["prediction_error"] > ENOUGH
-    count = int(re.match(r"scores of (\d+) of 16 candidates are unreliable", message)[1])
+    count = int(re.match(r"scores of (\d+) of 16 candidates(?: with the best one)? are unreliable", message)[1])
     assert 0 < count <= off.sum()  # not those that cannot be the best
     ends = {end.direction for end in search.edges_}
     assert ("larger alphas" in message) != (("alpha", "smallest") in ends)
@@ -93,10 +93,6 @@ def test_only_kernels_that_may_be_the_best_are_swept_again():
     assert 0 < left.sum() < len(left)
     assert exact["mean_test_score"][left].max() < exact["mean_test_score"].max()
     assert found["rank_test_score"].argmin() == exact["rank_test_score"].argmin()
-    by_accuracy = searched(
-        X.astype("f4"), (y > 0).astype(int), KernelRidgeClassifier(landmarks=X[:120]), scoring="accuracy"
-    )
-    assert (by_accuracy[0].cv_results_["prediction_error"] > ENOUGH).sum() < left.sum()  # no bound: all are swept again
 
 
 def test_the_best_model_is_accurate_after_a_search_in_float32():
