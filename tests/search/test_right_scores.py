@@ -90,7 +90,6 @@ def test_only_kernels_that_may_be_the_best_are_swept_again():
     X, y = TABLES[10]
     found, exact = (searched(X.astype(dtype), y)[0].cv_results_ for dtype in ("f4", "f8"))
     left = found["prediction_error"] > ENOUGH
-    assert 0 < left.sum() < len(left)
     assert exact["mean_test_score"][left].max() < exact["mean_test_score"].max()
     assert found["rank_test_score"].argmin() == exact["rank_test_score"].argmin()
 

@@ -35,8 +35,7 @@ def test_probes_are_signs_that_are_always_the_same_and_nearly_orthogonal(m):
     V = residuals.probes(m, 8)
     assert_array_equal(np.abs(V), 1)
     assert_array_equal(V, residuals.probes(m, 8))
-    # random signs overlap by about 1/√m
-    assert np.abs(V.T @ V / m - np.eye(8)).max() < 4 / m**0.5
+    assert np.abs(V.T @ V / m - np.eye(8)).max() < 4 / m**0.5  # signs overlap by about 1/√m
 
 
 @pytest.mark.parametrize("m", SIZES)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -13,8 +14,7 @@ from drivers import wait_until
 
 from bigkernel import Gaussian, KernelRidge, executing
 
-# eight segments of a short fit
-CUT = {"bigkernel.min-segments": 8, "bigkernel.stall-seconds": 60}
+CUT = {"bigkernel.min-segments": 8, "bigkernel.stall-seconds": 60}  # eight segments of a short fit
 
 
 def fit(rows, client, **options):
@@ -25,10 +25,12 @@ def fit(rows, client, **options):
 
 
 def free_port(host="127.0.0.1"):
-    """Return a free port."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    """Return a free port, not one of those from 32,768 that outgoing connections of other tests may take meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(12_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((host, port))
+            return port
 
 
 def listens(host, port):
