@@ -15,20 +15,19 @@ from sklearn.utils.validation import check_consistent_length
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import DataError, OverlapWarning
-from bigkernel.estimators.base import cached_predictor, set_parameters
+from bigkernel.errors import ConfigError, DataError, OverlapWarning
+from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.fit_state import Fitted, Inputs, ProjectionFit, RatioSolution
 from bigkernel.estimators.inputs import input_rows, is_lazy, no_label, plain_labels, validated_weight
-from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis
-from bigkernel.estimators.transforms import RowTransformer
+from bigkernel.estimators.kernel_basis import LandmarkBasis
+from bigkernel.estimators.nystroem import LandmarkTransformer
 from bigkernel.events.job import job
 from bigkernel.kernels.feature_maps import LandmarkFamily
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.kernels.landmarks import MedianGaussian
 from bigkernel.solvers.importance import SideMoments, effective_size, held_out_errors, solve_ratio
 from bigkernel.statistics.moments import MomentStatistic
-from bigkernel.statistics.predictor import Predictor, Projection
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds, HashFolds
 from bigkernel.streaming.plan import Accumulator
@@ -59,7 +58,7 @@ class SideStatistic(MomentStatistic):
         return [np.flatnonzero(group == number) for number in range(self.groups)]
 
 
-class ImportanceWeights(RowTransformer):
+class ImportanceWeights(LandmarkTransformer):
     """Weights of source rows under which they represent the target: the ratio of their densities, by uLSIF.
 
     The ratio is a sum of Gaussians at landmarks, fitted by least squares in one sweep for all widths and penalties;
@@ -115,9 +114,6 @@ class ImportanceWeights(RowTransformer):
         "landmarks": KERNEL_CONSTRAINTS["landmarks"],
         "random_state": KERNEL_CONSTRAINTS["random_state"],
     }
-    _fitted: ProjectionFit | None = None
-    dual_coef_ = Fitted[Array]("solution.coef")
-    landmarks_ = Fitted[Array]("basis.landmarks")
     penalty_ = Fitted[float]("solution.alpha")
     sigma_ = Fitted[float]("solution.sigma")
     importance_weights_ = Fitted[Array]("solution.weights")
@@ -142,6 +138,8 @@ class ImportanceWeights(RowTransformer):
 
         Raises
         ------
+        ConfigError
+            A width, a penalty or the choice of landmarks is invalid.
         DataError
             There is no source, no target, or a fold without rows of one of them.
 
@@ -152,25 +150,23 @@ class ImportanceWeights(RowTransformer):
             `effective_sample_size_` is too large. Only for rows in memory.
         """
         self._validate_params()
+        choice = self._choice(MedianGaussian(), self.n_landmarks, "float64")
+        penalties = [float(penalty) for penalty in self.penalties]
+        if not penalties or not 0 <= min(penalties) <= max(penalties) < np.inf:
+            raise ConfigError(f"penalties: expected finite numbers of at least 0, found {penalties}")
         rows = input_rows(self, X, reset=True)
         target = _in_target(rows, y, sample_domain)
         weight = sample_weight if is_lazy(X) else validated_weight(sample_weight, len(rows))
         rows = as_rows(rows, domain=np.where(target, -1, 1).astype(np.int8), weight=weight)
-        choice = BasisChoice(
-            kernel=MedianGaussian(),
-            landmarks=self.landmarks,
-            count=self.n_landmarks if isinstance(self.landmarks, str) else None,
-            dtype="float64",
-            random_state=self.random_state,
-        )
         with job("ImportanceWeights.fit"):
             basis = choice.choose(rows)
             assert isinstance(basis, LandmarkBasis)
             median = float(basis.kernel.get_params()["sigma"])
             sigmas = [float(sigma) for sigma in (median * _WIDTHS if self.sigmas is None else self.sigmas)]
-            family = LandmarkFamily(tuple(map(Gaussian, sigmas)), basis.landmarks, np.dtype(np.float64))
+            kernels = tuple(Gaussian(sigma).resolve(basis.landmarks) for sigma in sigmas)
+            family = LandmarkFamily(kernels, basis.landmarks, np.dtype(np.float64))
             total = sweep(rows, SideStatistic(family), what="sides").total
-            solution = _choose(total, sigmas, [float(penalty) for penalty in self.penalties])
+            solution = _choose(total, sigmas, penalties)
         basis = replace(basis, kernel=Gaussian(solution.sigma))
         self._fitted = ProjectionFit(inputs=Inputs.of(self), basis=basis, solution=solution)
         if rows.in_memory:
@@ -193,17 +189,6 @@ class ImportanceWeights(RowTransformer):
         if isinstance(ratio, Rows):
             raise DataError(f"{ratio.name}: expected an array; transform() gives the ratio of lazy rows")
         return np.maximum(ratio[:, 0], 0)
-
-    def _row_map(self) -> Projection:
-        fit = self._fitted
-        assert fit is not None
-        predictor = cached_predictor(
-            fit, lambda: Predictor.of(fit.basis.features(), fit.solution.coef, fit.solution.intercept)
-        )
-        return Projection(int(self.n_features_in_), predictor)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return self._fitted is not None
 
 
 def _choose(total: Accumulator, sigmas: Sequence[float], penalties: Sequence[float]) -> RatioSolution:
@@ -246,8 +231,8 @@ def _in_target(rows: Rows, y: ColumnLike, sample_domain: ColumnLike) -> Array:
     if domain is not None and domain.dtype.kind in "if" and (domain < 0).any():
         target: Array = domain < 0
     elif labels is not None:
-        missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(len(labels), bool)
-        target = missing if missing.any() else no_label(plain_labels(labels))
+        missing: Array = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(len(labels), bool)
+        target = no_label(plain_labels(labels)) if not missing.any() else np.atleast_2d(missing.T).any(axis=0)
         if domain is not None:
             target = ~np.isin(domain, np.unique(domain[~target]))
     else:

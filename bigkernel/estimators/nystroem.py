@@ -27,7 +27,39 @@ if TYPE_CHECKING:
     from sklearn.utils import Tags
 
 
-class Nystroem(RowTransformer):
+class LandmarkTransformer(RowTransformer):
+    """Base of the transformers that are kernel values at landmarks times coefficients, without sums of a fit."""
+
+    _fitted: ProjectionFit | None = None
+    landmarks_ = Fitted[Array]("basis.landmarks")
+    dual_coef_ = Fitted[Array]("solution.coef")
+
+    def _choice(self, kernel: Kernel, count: int, dtype: str) -> BasisChoice:
+        """Return how `landmarks` are chosen, `count` unless they are given; `ConfigError` for random features."""
+        count = count if isinstance(self.landmarks, str) else len(self.landmarks)
+        check_landmarks(self.landmarks, count)
+        choice = BasisChoice(
+            kernel=kernel, landmarks=self.landmarks, count=count, dtype=dtype, random_state=self.random_state
+        )
+        if choice.fourier:
+            raise ConfigError(
+                f"landmarks={self.landmarks!r}: expected a choice of landmarks; use RandomFourier for random features"
+            )
+        return choice
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._fitted is not None
+
+    def _row_map(self) -> Projection:
+        fit = self._fitted
+        assert fit is not None
+        predictor = cached_predictor(
+            fit, lambda: Predictor.of(fit.basis.features(), fit.solution.coef, fit.solution.intercept)
+        )
+        return Projection(int(self.n_features_in_), predictor)
+
+
+class Nystroem(LandmarkTransformer):
     """Nyström features of a kernel: φ(x) = Tᵀk(Z, x) with TᵀK_mmT = I, whose inner products are K_nm K_mm⁺ K_mn.
 
     Like scikit-learn's `Nystroem`, up to a rotation, for rows of any size and any choice of landmarks. Directions below
@@ -75,13 +107,10 @@ class Nystroem(RowTransformer):
         **{name: KERNEL_CONSTRAINTS[name] for name in ("dtype", "random_state")},
         "n_components": [Interval(Integral, 1, None, closed="left")],
     }
-    _fitted: ProjectionFit | None = None
     kernel_ = Fitted[Kernel]("basis.kernel")
     dtype_ = Fitted[str]("basis.dtype")
-    landmarks_ = Fitted[Array]("basis.landmarks")
     n_landmarks_ = Fitted[int]("basis.width")
     rank_ = Fitted[int]("solution.rank")
-    dual_coef_ = Fitted[Array]("solution.coef")
     intercept_ = Fitted[Array]("solution.intercept")
 
     def __init__(
@@ -109,19 +138,8 @@ class Nystroem(RowTransformer):
             Some landmarks are duplicates, or there are fewer rows than components.
         """
         self._validate_params()
-        count = self.n_components if isinstance(self.landmarks, str) else len(self.landmarks)
-        check_landmarks(self.landmarks, count)
-        columns = BasisChoice(
-            kernel=as_kernel(self.kernel, gamma=self.gamma, degree=self.degree, coef0=self.coef0),
-            landmarks=self.landmarks,
-            count=count,
-            dtype=self.dtype,
-            random_state=self.random_state,
-        )
-        if columns.fourier:
-            raise ConfigError(
-                f"landmarks={self.landmarks!r}: expected a choice of landmarks; use RandomFourier for random features"
-            )
+        kernel = as_kernel(self.kernel, gamma=self.gamma, degree=self.degree, coef0=self.coef0)
+        columns = self._choice(kernel, self.n_components, self.dtype)
         rows = as_rows(input_rows(self, X, reset=True), domain=domain_column(sample_domain)[0])
         with job("Nystroem.fit"):
             basis = columns.choose(rows)
@@ -131,18 +149,7 @@ class Nystroem(RowTransformer):
         self._fitted = ProjectionFit(inputs=Inputs.of(self), basis=basis, solution=solution)
         return self
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return self._fitted is not None
-
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.pairwise = is_precomputed(self.kernel)
         return tags
-
-    def _row_map(self) -> Projection:
-        fit = self._fitted
-        assert fit is not None
-        predictor = cached_predictor(
-            fit, lambda: Predictor.of(fit.basis.features(), fit.solution.coef, fit.solution.intercept)
-        )
-        return Projection(int(self.n_features_in_), predictor)

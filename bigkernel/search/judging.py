@@ -89,14 +89,13 @@ class KernelTrial(Trial):
 class Work:
     """The sweeps that evaluate candidates of the same rows, in order, on these partitions of the folds.
 
-    `best` is the largest score so far of a candidate that is precise enough, by label; less its standard error if
-    `one_standard_error`.
+    `best` is the largest score so far of a candidate that is precise enough, by label; less its standard error where
+    a candidate within it may be chosen.
     """
 
     data: SearchData
     partitions: list[Partition]
     sweeps: list[GridSweep]
-    one_standard_error: bool = False
     best: dict[str, float] = field(default_factory=dict)
 
     def run(self, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
@@ -162,7 +161,7 @@ class Work:
             return
         for label in scoring.names:
             scores = np.array([scoring.of(label, each) for each in figures])
-            error = scores.std(ddof=1) / len(scores) ** 0.5 if self.one_standard_error and len(scores) > 1 else 0.0
+            error = scores.std(ddof=1) / len(scores) ** 0.5 if scoring.one_standard_error and len(scores) > 1 else 0.0
             self.best[label] = max(self.best.get(label, -np.inf), float(scores.mean() - error))
 
     def _test(

@@ -120,6 +120,7 @@ class Scoring:
     # by label, functions (estimator, X, y) that need the value of f at every row
     scorers: Mapping[str, Scorer] = field(default_factory=dict)
     weighted: bool = False  # whether rows have class weights, which moments include and scores do not
+    one_standard_error: bool = False  # whether candidates within a standard error of the best may be chosen
 
     @property
     def counts(self) -> bool:

@@ -175,7 +175,8 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         if any(is_classifier(candidate.last) != classifier for candidate in everyone):
             raise ConfigError("param_grid: expected only classifiers or only regressors, found both")
         scoring = chosen(self.scoring, classifier=classifier, by_values=any(one.wrapper for one in everyone))
-        self._scoring = replace(scoring, weighted=any(one.solve_settings.weighting for one in everyone))
+        weighted = any(one.solve_settings.weighting for one in everyone)
+        self._scoring = replace(scoring, weighted=weighted, one_standard_error=self.one_standard_error)
         self._check_refit()
         of_labels = self._scoring.weighted and self._scoring.of_labels
         if (scoring.loss or of_labels) and any(getattr(one.last, "probability", False) for one in everyone):
@@ -261,7 +262,7 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         tested: dict[tuple[int, int], Tested] = {}
         seconds: dict[int, float] = {}
         for one in prepared:
-            begun, one.work.one_standard_error = time.perf_counter(), self.one_standard_error
+            begun = time.perf_counter()
             for candidate, split, figures in one.work.run(self._scoring):
                 tested[candidate.index, split] = figures
             share = (time.perf_counter() - begun) / len(one.members)

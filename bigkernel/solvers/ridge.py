@@ -439,13 +439,13 @@ def prediction_errors(known: RoundingEstimate, solution: SystemSolution, changes
 def _bounds(known: RoundingEstimate, solution: SystemSolution) -> Array:
     """Bound ‖change of predictions‖² by the rounding of sums and of the solve, (2,), for α > 0; see the module."""
     w, alpha, a = solution.w, solution.alpha, np.stack([known.sums, known.solve])
-    moved, total = a @ (w**2).sum(axis=1), np.maximum(a.sum(axis=1), 1e-300)  # ‖Ew‖², Σa
-    rise = np.sqrt(((np.sqrt(a) @ np.abs(w)) ** 2).sum(axis=1) * moved / total).sum()
-    gradient = float(np.sqrt(moved.sum()))
+    changed, total = a @ (w**2).sum(axis=1), np.maximum(a.sum(axis=1), 1e-300)  # ‖Ew‖², Σa
+    rise = np.sqrt(((np.sqrt(a) @ np.abs(w)) ** 2).sum(axis=1) * changed / total).sum()
+    gradient = float(np.sqrt(changed.sum()))
     if isinstance(solution.factor, SpectralFactor) and isinstance(solution.G, np.ndarray):
         gradient += frobenius(solution.C - solution.G @ w - alpha * w)
     objective = float(solution.squares.sum()) + alpha * float((w**2).sum()) + float(rise)
-    shares = np.array([0.0, 1.0]) if not moved.any() else moved / moved.sum()
+    shares = np.array([0.0, 1.0]) if not changed.any() else changed / changed.sum()
     return shares * min(objective, gradient**2 / (4 * alpha))
 
 
