@@ -231,8 +231,10 @@ def _in_target(rows: Rows, y: ColumnLike, sample_domain: ColumnLike) -> Array:
     if domain is not None and domain.dtype.kind in "if" and (domain < 0).any():
         target: Array = domain < 0
     elif labels is not None:
-        missing: Array = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(len(labels), bool)
-        target = no_label(plain_labels(labels)) if not missing.any() else np.atleast_2d(missing.T).any(axis=0)
+        missing = np.zeros(len(labels), bool)
+        if labels.dtype.kind == "f":
+            missing = np.asarray(np.isnan(labels).reshape(len(labels), -1).any(axis=1))
+        target = missing if missing.any() else no_label(plain_labels(labels))
         if domain is not None:
             target = ~np.isin(domain, np.unique(domain[~target]))
     else:
