@@ -37,6 +37,7 @@ from bigkernel.errors import DataError
 from bigkernel.html import table
 from bigkernel.kernels.feature_maps import WithoutCaches
 from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, apply_maps, mapped_width
+from bigkernel.streaming.folds import Folds
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -646,6 +647,17 @@ class Rows:
         """Read a column at sorted row ids, (k,) or (k, …)."""
         source = self.columns[name]
         return np.concatenate([source.read(0, 0), *self._gather(index, source.read)])
+
+    def folds_of(self, folds: Folds, index: Array) -> Array:
+        """Return the fold that tests each of the sorted row ids, (k,) int64, as `Folds.of`."""
+        names = ("domain", "group", "fold")
+        columns = [self.take_column(name, index) if name in self.columns else None for name in names]
+
+        def fold(place: int) -> Array:
+            domain, group, own = (None if values is None else values[[place]] for values in columns)
+            return folds.of(Chunk(np.empty((1, 0)), int(index[place]), domain=domain, group=group, fold=own))
+
+        return np.concatenate([np.empty(0, np.int64), *map(fold, range(len(index)))])
 
     def _gather(self, index: Array, read: Callable[[int, int], Array]) -> list[Array]:
         """Read the pieces that hold the sorted ids, and select their rows in order."""

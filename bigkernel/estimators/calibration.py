@@ -22,7 +22,7 @@ from bigkernel.estimators.checks import solving
 from bigkernel.estimators.fit_state import Columns, ExactFit, ExactProblem, Fit, MomentFit, Solution, Training
 from bigkernel.estimators.fitting import Method, solve
 from bigkernel.estimators.inputs import read_exact, without_class_weights
-from bigkernel.estimators.kernel_basis import LandmarkBasis
+from bigkernel.estimators.kernel_basis import LandmarkBasis, over_landmarks
 from bigkernel.events.job import spent
 from bigkernel.solvers.logistic import fit_softmax
 from bigkernel.solvers.residuals import SolveDiagnostics
@@ -73,7 +73,7 @@ def calibrate(method: Method, fit: Fit, data: Training) -> Fit:
     assert fit.folds is not None
     _require_judged(fit.folds["t"], data.rows)
     with spent("solve"), solving(method):
-        solutions = _held_out_solutions(method, fit)
+        solutions = _held_out_solutions(method, fit, data.rows)
     count = len(fit.folds["n"])
     classes = method.classes(data.targets)
     statistic = HeldOutValues(
@@ -121,18 +121,25 @@ def _require_judged(weight: Array, rows: Rows) -> None:
     )
 
 
-def _held_out_solutions(method: Method, fit: MomentFit) -> list[Solution]:
-    """Solve without each of the held-out folds."""
+def _held_out_solutions(method: Method, fit: MomentFit, rows: Rows) -> list[Solution]:
+    """Solve without each of the held-out folds, and without the landmarks among its rows."""
     assert fit.folds is not None
     again = method.resolved(fit.solution)
-    whitening = method.whiten(fit.basis)
-    reduced = method.reduce(fit, whitening)
-    count, solutions = len(fit.folds["n"]), []
+    count, ids, solutions = len(fit.folds["n"]), fit.basis.ids, []
+    shared = None
     for number in range(count if count == FOLDS else 1):
         held = {name: fit.folds[name][number] for name in SUMS}
         problem = replace(fit, statistics=_without(fit, held, joins=method.joins))
-        own = method.reduce_without(reduced, problem)
-        solutions.append(solve(again, problem, whitening, reduced=own, estimate=False).solution)
+        if ids is None or method.semi_supervised:  # these train on held-out rows too
+            shared = shared or (whitening := method.whiten(fit.basis), method.reduce(fit, whitening))
+            own = method.reduce_without(shared[1], problem)
+            solutions.append(solve(again, problem, shared[0], reduced=own, estimate=False).solution)
+            continue
+        kept = np.flatnonzero(rows.folds_of(HeldOutFolds(count - 1), ids) % count != number)
+        solution = solve(again, over_landmarks(problem, kept), estimate=False).solution
+        coef = np.zeros((fit.basis.width, solution.coef.shape[1]))
+        coef[kept] = solution.coef
+        solutions.append(replace(solution, coef=coef))
     return solutions
 
 

@@ -142,6 +142,7 @@ class CGProblem:
     stopping : when to stop
     sample_rows : rows of the sub-sample of the preconditioner; 0: factors of the core
     folds : None: nothing is held out
+    left_out : for each fold, the landmarks that it is solved without; empty: none
     name : of the sweeps
     reports : one for each sweep so far
     """
@@ -156,6 +157,7 @@ class CGProblem:
     stopping: StoppingRule
     sample_rows: int
     folds: Folds | None = None
+    left_out: tuple[Array, ...] = ()
     name: str = "cg"
     reports: list[Report] = field(default_factory=list)
 
@@ -199,6 +201,7 @@ class CGProblem:
             null = np.maximum(null - sums["t"] ** 2 / n[:, None], 0)
         objective = sse + self.penalties() * (coef * K_coef).sum(axis=0)
         null = np.repeat(null, self.shape[1], axis=0).ravel()
+        self._clear(values)
         return Residual(values, sums, count, weight, intercept, sse, objective, null)
 
     def product(self, vectors: Array, active: Array, at: Residual) -> Array:
@@ -209,7 +212,13 @@ class CGProblem:
             by_fold = vectors.reshape(len(vectors), len(n), -1)
             along = s @ vectors if self.folds is None else np.einsum("fp,pfk->fk", s, by_fold)
             product -= self._times_sums(s, along.ravel() / np.repeat(n, by_fold.shape[2]))
-        return product
+        return self._clear(product)
+
+    def _clear(self, values: Array) -> Array:
+        """Set the landmarks that each fold leaves out to 0 in values (m, columns), in place."""
+        for fold, landmarks in enumerate(self.left_out):
+            values.reshape(len(values), self.shape[0], -1)[landmarks, fold] = 0.0
+        return values
 
     def _times_sums(self, s: Array, values: Array) -> Array:
         """Multiply Σ w b of each fold (F, m) with values (columns,), (m, columns)."""
@@ -355,7 +364,9 @@ def _for_columns(problem: CGProblem, factors: Sequence[Factor], n: float) -> Pre
     # the penalty of a column may be below that of its factor, which reduces P⁻¹A by at most their ratio
     least = np.array([P.least for P in factors])[which] * np.minimum(penalties / np.array(alphas)[which], 1)
     lost = [_count_lost(P, problem, alpha, n) for P, alpha in zip(factors, alphas, strict=True)]
-    return Preconditioner(factors, which, least, np.array(lost)[which])
+    left_out = problem.left_out or (np.empty(0, np.int64),) * problem.shape[0]
+    folds = np.repeat(np.arange(len(left_out)), len(which) // len(left_out))
+    return Preconditioner(factors, which, least, np.array(lost)[which], folds, left_out)
 
 
 def _count_lost(P: Factor, problem: CGProblem, alpha: float, n: float) -> float:

@@ -101,6 +101,11 @@ class ColumnMap(Protocol):
         return None
 
     @property
+    def ids(self) -> Array | None:
+        """The rows of the fit that the columns are values at, sorted; None: not known, or there are no such rows."""
+        return None
+
+    @property
     def sum_dtype(self) -> DType | None:
         """The dtype that `sums` names."""
         return None if self.sums is None else np.dtype(self.sums)

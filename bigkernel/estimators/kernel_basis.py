@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import TypeVar
 
 import dask
 import numpy as np
@@ -40,7 +41,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError, PlanTooLargeError
 from bigkernel.estimators.checks import require_exact, warn_of_scales
-from bigkernel.estimators.fit_state import UNSTORED, ColumnMap, Columns, RowBasis
+from bigkernel.estimators.fit_state import UNSTORED, ColumnMap, Columns, Problem, RowBasis
 from bigkernel.estimators.inputs import near_mean
 from bigkernel.events.job import spent
 from bigkernel.kernels import landmarks as draws
@@ -84,6 +85,8 @@ class LandmarkBasis(ColumnMap):
     sample: Array | None = field(default=None, metadata=UNSTORED)
     # dtype of products of blocks and of their sums over some thousand rows; None: that of the blocks
     sums: str | None = None
+    # (m,) the rows of the fit that the landmarks are; None: not known, or they are no rows
+    ids: Array | None = field(default=None, metadata=UNSTORED)
 
     @property
     def width(self) -> int:
@@ -207,6 +210,20 @@ class FourierBasis(ColumnMap):
 
 
 Basis = LandmarkBasis | FourierBasis
+P = TypeVar("P", bound=Problem)
+
+
+def over_landmarks(problem: P, kept: Array) -> P:
+    """Return a problem over some of its landmarks, whose places are given, (k,)."""
+    assert isinstance(problem.basis, LandmarkBasis)
+    axes = {"G": (kept, kept), "C": (kept,), "s": (kept,), "E": (kept,)}
+    total = {
+        name: np.stack([one[np.ix_(*axes[name])] for one in sums]) if name in axes else sums
+        for name, sums in problem.statistics.items()
+    }
+    basis = replace(problem.basis, landmarks=problem.basis.landmarks[kept], ids=None)
+    centre = None if problem.centre is None else problem.centre[kept]
+    return replace(problem, basis=basis, statistics=total, centre=centre, r_factor=None)
 
 
 def of_kernel(basis: Columns) -> Basis:
@@ -269,7 +286,10 @@ class BasisChoice:
         """
         if self.fourier:
             return self._draw_features(rows, look=look)
-        landmarks = like.landmarks if isinstance(like, LandmarkBasis) else self._draw_landmarks(rows, look=look)
+        if isinstance(like, LandmarkBasis):
+            landmarks, ids = like.landmarks, like.ids
+        else:
+            landmarks, ids = self._draw_landmarks(rows, look=look)
         kernel = self.kernel.resolve(landmarks)
         if look and like is None:
             warn_of_scales(kernel, landmarks, rows.feature_names)
@@ -282,28 +302,29 @@ class BasisChoice:
                 f"{kernel.name} kernel: squares of its values at the landmarks exceed the range of {dtype}; scale "
                 "the rows, or use dtype='float64'"
             )
-        return LandmarkBasis(kernel, landmarks, dtype, sample)
+        return LandmarkBasis(kernel, landmarks, dtype, sample, ids=ids)
 
-    def _draw_landmarks(self, rows: Rows, *, look: bool) -> Array:
-        """Choose the landmarks (m, d)."""
+    def _draw_landmarks(self, rows: Rows, *, look: bool) -> tuple[Array, Ids | None]:
+        """Choose the landmarks (m, d); return also their rows (m,), if they are rows."""
         count, d = self.count_for(rows), rows.shape[1]
         if not isinstance(self.landmarks, str):
             landmarks = draws.as_landmarks(self.landmarks, d)
             if count not in (None, len(landmarks)):
                 raise DataError(f"n_landmarks={count}: expected the number of landmarks passed, {len(landmarks)}")
-            return landmarks
+            return landmarks, None
         if self.every_row and self.count is None:
             require_exact(self.every_row, len(rows))
-            return draws.as_landmarks(rows.take(np.arange(len(rows))), d)
+            every = np.arange(len(rows))
+            return draws.as_landmarks(rows.take(every), d), every
         assert count is not None
         if not look:
             first = rows.take(np.arange(min(len(rows), count, SAMPLE_ROWS)))
-            return np.resize(first, (min(len(rows), count), d))
+            return np.resize(first, (min(len(rows), count), d)), None
         rng = check_random_state(self.random_state)
         with spent("landmarks"):
-            landmarks, _, note = choose(rows, self.landmarks, count, kernel=self.kernel, rng=rng)
+            landmarks, ids, note = choose(rows, self.landmarks, count, kernel=self.kernel, rng=rng)
         residuals.warn_or_note(note or "", True, None)
-        return landmarks
+        return landmarks, ids
 
     def _draw_features(self, rows: Rows, *, look: bool) -> FourierBasis:
         assert self.count is not None

@@ -44,6 +44,8 @@ def uniform(
     samples as long as there are rows. `DataError` if no row is usable, or there are fewer rows than landmarks.
     """
     require_count(n_rows, n_landmarks)
+    # a generator of its own: folds that are shuffled with the same seed would hold most landmarks in one of them
+    rng = np.random.RandomState(rng.randint(2**32, size=4, dtype=np.uint32))
     sampled = _sample(n_rows, n_landmarks, rng)
     return sampled if usable is None else _replace_bad(sampled, n_rows, rng, usable)
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bigkernel.arrays import Array
 from bigkernel.config import settings
+from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import keeping_blocks, plan_sweep
 from bigkernel.errors import PlanTooLargeError
 from bigkernel.estimators.cg_problem import CGProblem, Residual, StoppingRule, planned_sample
@@ -22,7 +24,7 @@ from bigkernel.estimators.ridge import RidgeMethod
 from bigkernel.events.job import Note, emit
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition
-from bigkernel.search.sweeps import Candidate, GridSweep, PlanLine, SearchData, split_to_fit
+from bigkernel.search.sweeps import Candidate, GridSweep, PlanLine, SearchData, kept_landmarks, split_to_fit
 from bigkernel.solvers.conjugate_gradients import (
     FACTOR_BYTES,
     PreconditionerChoice,
@@ -66,8 +68,11 @@ class CGSweep(GridSweep):
 
     @property
     def factors(self) -> int:
-        """Number of factors in the preconditioner, one for each decade of penalties."""
-        return len(decades(np.array(self.alphas))[0])
+        """Number of m×m arrays of the preconditioner, for each decade of penalties one or two.
+
+        The second leaves out the landmarks of each fold.
+        """
+        return len(decades(np.array(self.alphas))[0]) * (1 + (self.lead.basis.ids is not None))
 
     def state_bytes(self, targets: Targets, partition: Partition) -> int:
         """Return the bytes of the vectors of a step in this process."""
@@ -167,9 +172,8 @@ class CGSweep(GridSweep):
             np.errstate(all="ignore"),  # scores that are not finite are refused
             keeping_blocks(basis.features(), rows, reserved_bytes=reserved) as features,
         ):
-            problem = CGProblem(
-                method, rows, targets, basis, features, self.alphas, intercept, stopping, sample_rows, folds, "tune-cg"
-            )
+            given = method, rows, targets, basis, features, self.alphas, intercept, stopping, sample_rows, folds
+            problem = CGProblem(*given, self._left_out(data.rows, partition), "tune-cg")
             result = solve_cg(problem, require_labels)
         by_fold = result.coef.reshape(basis.width, len(partition.splits), -1).transpose(1, 0, 2)
         intercepts = result.residual.intercept.reshape(len(partition.splits), -1)
@@ -178,6 +182,13 @@ class CGSweep(GridSweep):
             for tested, weights, intercept in zip(_test(result, inputs), by_fold, intercepts, strict=True)
         ]
         return solved, len(result.history)
+
+    def _left_out(self, rows: Rows, partition: Partition) -> tuple[Array, ...]:
+        """Return the landmarks among the held-out rows of each fold, which have no coefficients there."""
+        folds = self.landmark_folds(rows, partition)
+        if folds is None:
+            return ()
+        return tuple(np.flatnonzero(~kept_landmarks(folds, partition, fold)) for fold in range(partition.folds.count))
 
 
 def _test(result: CGResult, inputs: Inputs) -> list[list[Tested]]:

@@ -29,12 +29,12 @@ from bigkernel.errors import DataError, PlanTooLargeError
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.fit_state import GRAPH_SUMS, Columns, Inputs, Problem
 from bigkernel.estimators.fitting import Method
-from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
+from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel, over_landmarks
 from bigkernel.estimators.precision import Coefficients, perturbed_errors, probed_sweep, rounding_estimate, with_probe
 from bigkernel.events.job import Step, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap, IdentityMap, LandmarkFamily
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
-from bigkernel.search.splits import Partition
+from bigkernel.search.splits import NOT_USED, Partition
 from bigkernel.solvers.conjugate_gradients import PreconditionerChoice
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
@@ -194,7 +194,8 @@ def checked_plan(rows: Rows, statistic: Statistic) -> Plan:
 class KernelSums:
     """The sums of a kernel by group of rows, and what else the solves of its candidates need.
 
-    `whitening` is None where the sums were not probed.
+    `whitening` is None where the sums were not probed; `landmark_folds` (m,) has the fold that tests the row of each
+    landmark, None where landmarks are no rows.
     """
 
     data: SearchData
@@ -204,11 +205,36 @@ class KernelSums:
     whitening: Whitening | None
     partition: Partition
     scoring: Scoring
+    landmark_folds: Array | None = None
 
     @property
     def first_labelled(self) -> int:
         """The first group of labelled rows."""
         return int(self.statistic.unlabelled == "keep")
+
+    def without_landmarks(self, fold: int) -> tuple[KernelSums, Array]:
+        """Return the sums with this fold alone over the landmarks that are not among its rows, and these landmarks.
+
+        Held-out rows are no landmarks of a fit without them; coefficients at these would be nearly undetermined.
+        """
+        assert self.landmark_folds is not None
+        kept = np.flatnonzero(kept_landmarks(self.landmark_folds, self.partition, fold))
+
+        def regroup(sums: Array) -> Array:
+            """Return the sums of the fold, and of all other rows."""
+            return np.stack([sums[fold], sum(own for group, own in enumerate(sums) if group != fold)])
+
+        total = {name: regroup(sums) for name, sums in self.problem.statistics.items()}
+        problem = over_landmarks(replace(self.problem, statistics=total), kept)
+        own = replace(
+            self,
+            problem=problem,
+            statistic=replace(self.statistic, features=problem.basis.features()),
+            whitening=None if self.whitening is None else self.members[0].method.whiten(problem.basis),
+            partition=replace(self.partition, splits=self.partition.splits[fold : fold + 1]),
+            landmark_folds=None,
+        )
+        return own, kept
 
 
 @dataclass(eq=False)
@@ -362,11 +388,22 @@ class GridSweep:
 
         def solve(place: int, pool: ThreadPoolExecutor) -> list[FoldSolutions]:
             whitening = whitenings[place] if whitenings else None
-            sums = KernelSums(data, self.members[place], problems[place], statistic, whitening, partition, scoring)
-            return self.solve_kernel(sums, pool)
+            own = data, self.members[place], problems[place], statistic, whitening, partition, scoring, landmark_folds
+            return self.solve_kernel(KernelSums(*own), pool)
 
+        landmark_folds = self.landmark_folds(data.rows, partition)
         beside = _ROTATED_BYTES // (8 * groups * statistic.features.width**2)
         return _side_by_side(solve, len(problems), max(1, min(processors(), beside)))
+
+    def landmark_folds(self, rows: Rows, partition: Partition) -> Array | None:
+        """Return the fold that tests the row of each landmark, (m,); None where landmarks stay in all folds.
+
+        These are landmarks that are no rows, and those of semi-supervised methods, which train on held-out rows too.
+        """
+        ids = self.lead.basis.ids
+        if ids is None or self.lead.method.semi_supervised or not partition.folds.count:
+            return None
+        return partition.attach(rows).folds_of(partition.folds, ids)
 
     def _whiten(self) -> tuple[list[Whitening], list[SolveDiagnostics]]:
         """Return the whitening of each kernel if their sums are probed, and diagnostics that may warn."""
@@ -392,6 +429,14 @@ class GridSweep:
     ) -> list[list[FoldSolutions]]:
         """Return the solutions after further rounds, if there are any."""
         return solved
+
+
+def kept_landmarks(landmark_folds: Array, partition: Partition, fold: int) -> Array:
+    """Return which landmarks are not among the held-out rows of a fold, (m,) bool; `DataError`: none."""
+    kept: Array = (landmark_folds != fold) & (landmark_folds != NOT_USED)
+    if not kept.any():
+        raise DataError(f"cv: split {partition.splits[fold]} has no landmark among its training rows")
+    return kept
 
 
 def _shift(candidate: Candidate) -> Array:
@@ -493,6 +538,24 @@ def tested(moments: Moments, squares: Array) -> list[Tested]:
 
 def solve_folds(sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolutions]:
     """Solve by fold; one BLAS thread each, so that the bits do not depend on the number of threads."""
+    if sums.landmark_folds is None:
+        return _solve_together(sums, pool)
+
+    def solve(fold: int) -> FoldSolutions:
+        own, kept = sums.without_landmarks(fold)
+        with ThreadPoolExecutor(1) as inner:
+            (solved,) = _solve_together(own, inner)
+        if not len(solved.weights):
+            return solved
+        weights = np.zeros((sums.statistic.features.width, solved.weights.shape[1]))
+        weights[kept] = solved.weights
+        return replace(solved, weights=weights)
+
+    return list(pool.map(solve, range(sums.partition.folds.count)))
+
+
+def _solve_together(sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolutions]:
+    """Solve all folds in the same coordinates."""
     members, problem, whitening = sums.members, sums.problem, sums.whitening
     method, c = members[0].method, problem.statistics["t"].shape[1]
     estimate = rounding_estimate(problem, whitening)

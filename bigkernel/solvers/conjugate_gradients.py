@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from scipy import linalg
@@ -160,6 +161,16 @@ class SampleFactor:
     floor: float
 
     @property
+    def width(self) -> int:
+        """Number of landmarks, m."""
+        return len(self.lower)
+
+    @property
+    def dtype(self) -> np.dtype[np.float64]:
+        """Dtype of the factor."""
+        return self.lower.dtype
+
+    @property
     def least(self) -> float:
         """Estimate for rows sampled by leverage (Marchenko & Pastur)."""
         return float((1 + (len(self.lower) / self.rows) ** 0.5) ** -2)
@@ -187,6 +198,16 @@ class FalkonFactor:
     floor: float = 0.0
     rows: int = 0
     least: float = 0.25  # of as many rows as landmarks
+
+    @property
+    def width(self) -> int:
+        """Number of landmarks, m."""
+        return len(self.factors)
+
+    @property
+    def dtype(self) -> np.dtype[np.float64]:
+        """Dtype of the factors."""
+        return self.factors.dtype
 
     def solve(self, R: Array) -> Array:
         """Compute P⁻¹R, (m, c) float64."""
@@ -216,6 +237,33 @@ class FalkonFactor:
 Factor = SampleFactor | FalkonFactor
 
 
+class WithoutLandmarks:
+    """P without the rows and columns J of some landmarks: (P_SS)⁻¹ of the others, S, from P⁻¹.
+
+    By blocks of the inverse, (P_SS)⁻¹ = (P⁻¹)_SS − (P⁻¹)_SJ ((P⁻¹)_JJ)⁻¹ (P⁻¹)_JS. Eigenvalues of (P_SS)⁻¹A_SS lie
+    between those of P⁻¹A.
+    """
+
+    def __init__(self, factor: Factor, left_out: Array) -> None:
+        self._factor, self._left_out = factor, left_out  # J, (j,)
+        unit = np.zeros((factor.width, len(left_out)))
+        unit[left_out, np.arange(len(left_out))] = 1.0
+        self._columns = factor.solve(unit).astype(factor.dtype)  # (m, j)
+        self._columns[left_out], own = 0.0, self._columns[left_out].T.copy()
+        _factor_in_place(own.T, lower=True)
+        self._own = own.T
+
+    def solve(self, R: Array) -> Array:
+        """Compute (P_SS)⁻¹R_S, (m, c) float64, 0 in J."""
+        R = R.copy()
+        R[self._left_out] = 0.0
+        z = self._factor.solve(R)
+        between = linalg.cho_solve((self._own, True), z[self._left_out].astype(self._own.dtype), check_finite=False)
+        z -= self._columns @ between
+        z[self._left_out] = 0.0
+        return z
+
+
 @dataclass(frozen=True, eq=False)
 class Preconditioner:
     """A factor for the columns of each decade of penalties.
@@ -226,25 +274,41 @@ class Preconditioner:
     which : (columns,) index of the factor of each column
     least : (columns,) estimates of the smallest eigenvalue of P⁻¹A
     lost : (columns,) estimated number of directions lost to rounding
+    folds : (columns,) index in `left_out` of each column
+    left_out : landmarks that are left out of a fold
     """
 
     factors: Sequence[Factor]
     which: Array
     least: Array
     lost: Array
+    folds: Array
+    left_out: Sequence[Array]
+
+    @cached_property
+    def _solvers(self) -> dict[tuple[int, int], Factor | WithoutLandmarks]:
+        """What solves the columns of each factor and fold."""
+        return {
+            (number, fold): WithoutLandmarks(factor, landmarks) if len(landmarks) else factor
+            for number, factor in enumerate(self.factors)
+            for fold, landmarks in enumerate(self.left_out)
+        }
 
     def solve(self, R: Array) -> Array:
         """Compute P⁻¹R of all columns, (m, columns) float64."""
         out = np.empty(R.shape)
-        for number, factor in enumerate(self.factors):
-            own = self.which == number
+        for (number, fold), solver in self._solvers.items():
+            own = (self.which == number) & (self.folds == fold)
             if own.any():
-                out[:, own] = factor.solve(R[:, own])
+                out[:, own] = solver.solve(R[:, own])
         return out
 
     def select(self, columns: Array) -> Preconditioner:
         """Return the state of some columns."""
-        return replace(self, which=self.which[columns], least=self.least[columns], lost=self.lost[columns])
+        names = ("which", "least", "lost", "folds")
+        some = replace(self, **{name: getattr(self, name)[columns] for name in names})
+        some.__dict__["_solvers"] = self._solvers  # which are expensive
+        return some
 
 
 def describe_preconditioner(rows: int) -> str:

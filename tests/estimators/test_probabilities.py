@@ -39,6 +39,7 @@ MODELS = {
     "krr": (bk.KernelRidgeClassifier(**GIVEN), Y),
     "krr with an intercept": (bk.KernelRidgeClassifier(fit_intercept=True, **GIVEN), Y),
     "krr of two": (bk.KernelRidgeClassifier(**GIVEN), Y > 0),
+    "krr of sampled rows": (bk.KernelRidgeClassifier(bk.Gaussian(0.4), 1e-3, n_landmarks=90, random_state=0), Y),
     "krr exact": (bk.KernelRidgeClassifier(bk.Gaussian(1.5)), Y),
     "krr by class": (bk.KernelRidgeClassifier(class_weight=BY_CLASS, **GIVEN), Y),
     "krr exact by class": (bk.KernelRidgeClassifier(bk.Gaussian(1.5), class_weight=BY_CLASS), Y),
@@ -64,8 +65,11 @@ def test_calibration_matches_fits_without_each_fold(name):
     labelled = np.flatnonzero(y != -1)
     values = np.zeros((N, len(actual.classes_)))
     for number in range(FOLDS):
-        held = (number == FOLD) & (y != -1)
-        values[held] = model.fit(**without(name, y, held))._values(X[held])
+        held, fold = (number == FOLD) & (y != -1), model
+        if model.n_landmarks:  # without those among the held-out rows
+            kept = ~(actual.landmarks_[:, None] == X[held]).all(axis=2).any(axis=1)
+            fold = clone(model).set_params(n_landmarks=None, landmarks=actual.landmarks_[kept])
+        values[held] = fold.fit(**without(name, y, held))._values(X[held])
     truth = np.searchsorted(actual.classes_, y[labelled])
     expected = fit_softmax(values[labelled], truth, WEIGHT[labelled])
     assert_allclose(actual.calibration_scale_, expected.scale, rtol=1e-5)

@@ -42,7 +42,7 @@ def in_80_bits(kernel, landmarks, y, alpha, *, intercept=False, weight=None):
 @pytest.mark.parametrize("sigma, alpha, intercept, weighted", [(4.0, 1e-6, False, True), (6.0, 1e-6, True, False)])
 def test_fits_by_qr_have_the_estimated_error(sigma, alpha, intercept, weighted):
     weight = rng.random(ROWS) + 0.1 if weighted else None
-    model = KernelRidge(Gaussian(sigma), alpha, n_landmarks=M, fit_intercept=intercept, random_state=0)
+    model = KernelRidge(Gaussian(sigma), alpha, n_landmarks=M, fit_intercept=intercept, random_state=2)
     model.fit(X, y + 3, weight)  # warnings are errors here
     expected = in_80_bits(model.kernel_, model.landmarks_, y + 3, alpha, intercept=intercept, weight=weight)
     error, estimate = distance(model.predict(X), expected), model.diagnostics_["prediction_error"]
@@ -56,7 +56,7 @@ def test_fits_by_qr_have_the_estimated_error(sigma, alpha, intercept, weighted):
 
 def test_classifiers_refit_from_the_r_factor_and_add_rows_to_moments(tmp_path):
     labels = (y > y.mean()).astype(int)
-    model = KernelRidgeClassifier(Gaussian(4.0), alpha=1e-6, n_landmarks=M, random_state=0).fit(X, labels)
+    model = KernelRidgeClassifier(Gaussian(4.0), alpha=1e-6, n_landmarks=M, random_state=2).fit(X, labels)
     model.set_params(alpha=1e-4).refit()
     expected = in_80_bits(model.kernel_, model.landmarks_, np.eye(2)[labels], 1e-4)
     values = model.kernel_(X, model.landmarks_) @ model.dual_coef_ + model.intercept_
@@ -69,12 +69,12 @@ def test_classifiers_refit_from_the_r_factor_and_add_rows_to_moments(tmp_path):
         model.partial_fit(X, labels)
     assert model.fit_report()["sums"] == "float64"
     with pytest.warns(AccuracyWarning):  # the fits without each fold use moments
-        KernelRidgeClassifier(Gaussian(4.0), alpha=1e-6, n_landmarks=M, probability=True, random_state=0).fit(X, labels)
+        KernelRidgeClassifier(Gaussian(4.0), alpha=1e-6, n_landmarks=M, probability=True, random_state=2).fit(X, labels)
 
 
 @pytest.mark.parametrize("sigma, alpha, intercept", [(4.0, 1e-5, False), (6.0, 1e-8, True)])
 def test_deviations_come_from_the_r_factor_and_saved_ones_are_accurate_or_warn(tmp_path, sigma, alpha, intercept):
-    model = KernelRidge(Gaussian(sigma), alpha, n_landmarks=M, fit_intercept=intercept, random_state=0).fit(X, y)
+    model = KernelRidge(Gaussian(sigma), alpha, n_landmarks=M, fit_intercept=intercept, random_state=2).fit(X, y)
     assert model.fit_report()["sums"] == "qr"
     K, Z = model.kernel_, model.landmarks_
     T = whiten(K(Z), warn=False)
@@ -90,7 +90,7 @@ def test_deviations_come_from_the_r_factor_and_saved_ones_are_accurate_or_warn(t
 
 
 def test_fewer_landmarks_are_solved_from_the_r_factor():
-    model = KernelRidge(Gaussian(4.0), alpha=1e-6, n_landmarks=M, fit_intercept=True, random_state=0).fit(X, y)
+    model = KernelRidge(Gaussian(4.0), alpha=1e-6, n_landmarks=M, fit_intercept=True, random_state=2).fit(X, y)
     fewer = model.with_landmarks(M - 10)  # warnings are errors here
     expected = in_80_bits(fewer.kernel_, fewer.landmarks_, y, 1e-6, intercept=True)
     error, estimate = distance(fewer.predict(X), expected), fewer.diagnostics_["prediction_error"]
@@ -101,7 +101,7 @@ def test_fewer_landmarks_are_solved_from_the_r_factor():
 
 def test_advice_on_inaccurate_float64_values_suggests_no_dtype():
     with pytest.warns((AccuracyWarning, RankDeficiencyWarning)) as caught:
-        model = KernelRidge(Gaussian(300.0), alpha=1e-14, n_landmarks=M, random_state=0).fit(X, y)
+        model = KernelRidge(Gaussian(300.0), alpha=1e-14, n_landmarks=M, random_state=2).fit(X, y)
     assert model.fit_report()["sums"] == "qr"
     (message,) = (str(one.message) for one in caught if issubclass(one.category, AccuracyWarning))
     assert "rounding error of kernel values" in message

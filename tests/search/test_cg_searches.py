@@ -101,7 +101,7 @@ def test_more_penalties_take_no_more_sweeps_and_those_that_have_ended_none():
         counts.append(len(sweeps))
         columns.append(set(widths))
         assert set(sweeps) == {f"tune-cg-{i}" for i in range(len(sweeps))}
-    assert counts[0] == counts[1] < 15
+    assert counts[0] - 1 <= counts[1] <= counts[0] + 1 < 15
     assert columns[0] >= {3 * 2 * 2, 3 * 2}  # both penalties, and then the smaller one alone
     assert columns[1] >= {3 * 9 * 2}
 
@@ -171,7 +171,7 @@ def test_candidates_that_did_not_converge_are_marked_and_not_chosen():
         ("_STATES", 1, ["4 candidates, 3 folds"]),
         ("_STATES", 18_000, ["4 candidates, 1 folds", "4 candidates, 2 folds"]),
         ("_STATES", 10**9, ["1 candidates, 1 folds"] * 12),  # a single column has no smaller piece
-        ("FACTOR_BYTES", 2 * 8 * M * M, ["2 candidates, 3 folds"] * 2),  # penalties three decades apart
+        ("FACTOR_BYTES", 4 * 8 * M * M, ["2 candidates, 3 folds"] * 2),  # penalties three decades apart
     ],
 )
 def test_a_plan_divides_folds_and_then_candidates_until_each_step_fits(monkeypatch, name, value, sizes):
@@ -191,17 +191,17 @@ def test_folds_and_candidates_that_memory_does_not_hold_together_have_the_same_s
         tight, sweeps = sweeps_of(lambda: searched(refit=False))
     assert len(tight.plan_.sweeps) == sweeps.count("tune-cg-0") > 1
     assert_allclose(split_scores(tight), split_scores(roomy), rtol=1e-5)
-    monkeypatch.setattr(conjugate_gradients, "FACTOR_BYTES", 2 * 8 * M * M)  # of four penalties, three decades apart
+    monkeypatch.setattr(conjugate_gradients, "FACTOR_BYTES", 4 * 8 * M * M)  # of four penalties, three decades apart
     assert_allclose(split_scores(searched(refit=False)), split_scores(roomy), rtol=1e-5)
 
 
 def test_the_best_model_is_a_fit_that_starts_from_the_solutions_of_its_folds():
-    result = searched(model={"tol": 1e-6}, cv=5)
-    own = KernelRidge(Gaussian(1.2), n_landmarks=M, random_state=0, solver="cg", tol=1e-6, **result.best_params_)
+    result = searched(model={"tol": 1e-4, "kernel": Gaussian(3.0)}, cv=15)
+    own = KernelRidge(Gaussian(3.0), n_landmarks=M, random_state=0, solver="cg", tol=1e-4, **result.best_params_)
     own.fit(X, Y)
     best = result.best_estimator_
     assert best.n_iter_ < own.n_iter_
-    assert best.diagnostics_["excess"] <= 1e-6
+    assert best.diagnostics_["excess"] <= 1e-4
     assert_allclose(best.predict(X), own.predict(X), atol=0.01)
 
 
@@ -245,8 +245,8 @@ def test_the_plan_counts_all_columns():
     assert str(four).startswith(f"4 candidates, 3 splits: {four.count} sweeps")
     assert "1 kernel, 4 candidates, 3 folds: about" in four.sweeps[0]
     assert four.flops > 1.5 * one.flops
-    # a factor for each of three decades and one in the making, the core, and the vectors of 24 columns
-    assert four.driver_bytes == 8 * (4 + 1) * M**2 + 16 * 8 * M * 24
+    # two matrices for each of three decades and one in the making, the core, and the vectors of 24 columns
+    assert four.driver_bytes == 8 * (7 + 1) * M**2 + 16 * 8 * M * 24
     # of few columns the sweep that draws rows takes most
     many = searched(grid={"alpha": np.geomspace(*ALPHAS[:: len(ALPHAS) - 1], 60)}, refit=False).plan_
     assert many.task_bytes > four.task_bytes >= one.task_bytes

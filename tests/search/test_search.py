@@ -80,10 +80,32 @@ def test_landmarks_of_each_number_are_sampled_once_from_all_rows(seed):
     scores = []
     for m in grid["n_landmarks"]:
         sampled = bk.KernelRidge(bk.Gaussian(1.4), n_landmarks=m, random_state=copy.deepcopy(seed)).fit(X, y).landmarks_
-        theirs = peer(bk.KernelRidge(bk.Gaussian(1.4), landmarks=sampled), {"alpha": grid["alpha"]}, X, y, cv=FOLDS)
-        scores.append(split_scores(theirs))
-    by_alpha = np.concatenate([np.array(scores)[:, 0], np.array(scores)[:, 1]])  # the grid varies n_landmarks first
+        for train, test in FOLDS.split(X):  # without landmarks that are test rows
+            own = sampled[~(sampled[:, None] == X[test]).all(axis=2).any(axis=1)]
+            theirs = peer(
+                bk.KernelRidge(bk.Gaussian(1.4), landmarks=own), {"alpha": grid["alpha"]}, X, y, cv=[(train, test)]
+            )
+            scores.append(split_scores(theirs)[:, 0])
+    by_alpha = np.array(scores).reshape(2, 3, 2).transpose(2, 0, 1).reshape(4, 3)  # the grid varies n_landmarks first
     assert_allclose(split_scores(search), by_alpha, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("solver", ["direct", "cg"])
+def test_a_narrow_kernel_and_a_tiny_penalty_score_as_in_a_fit_to_the_training_rows(solver):
+    model = bk.KernelRidge(
+        bk.Gaussian(0.5), alpha=1e-4, n_landmarks=N // 2, random_state=1, solver=solver, max_iter=500
+    )
+    options = {"cv": KFold(4, shuffle=True, random_state=1), "scoring": "r2", "refit": False}
+    search = bk.SweepSearchCV(model, {"alpha": [1e-4]}, **options).fit(X, y)
+    theirs = peer(model.set_params(solver="direct"), {"alpha": [1e-4]}, X, y, **options)
+    assert abs(search.cv_results_["mean_test_score"] - theirs.cv_results_["mean_test_score"]) < 0.2  # with all: -40
+
+
+def test_no_landmark_among_the_training_rows_is_refused():
+    groups = (np.arange(N) < N // 2).astype(int)
+    model = bk.KernelRidge(bk.Gaussian(1.4), n_landmarks=1, random_state=0)
+    with pytest.raises(bk.errors.DataError, match="has no landmark among its training rows"):
+        bk.SweepSearchCV(model, {"alpha": [1.0]}, cv=2).fit(X, y, groups=groups)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e3, 1e5])

@@ -51,6 +51,15 @@ def test_falkon_is_the_inverse_of_its_formula_in_one_array(dtype, intercept):
     assert_allclose(P.solve(R), P.solve(R), rtol=0)  # the diagonal that was lent is back
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_landmarks_that_are_left_out_are_those_of_a_smaller_matrix(dtype):
+    out, kept = np.array([3, 17, 44]), np.delete(np.arange(M), [3, 17, 44])
+    solved = cg.WithoutLandmarks(cg.factor_sample(fortran(A, dtype), N), out).solve(C)
+    near = 0.1 if dtype is np.float32 else 1e-9
+    assert_allclose(A[np.ix_(kept, kept)] @ solved[kept], C[kept], rtol=near, atol=near * np.abs(C).max())
+    assert not solved[out].any()
+
+
 def test_a_core_of_repeated_landmarks_takes_a_jitter():
     twice = Gaussian(1.0)(np.vstack([X[:40], X[:40]]))
     P = cg.factor_core(fortran(twice), ALPHA, float(N))
