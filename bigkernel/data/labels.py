@@ -74,6 +74,11 @@ class Labelling:
 
     def encode(self, y: NDArray[Any], name: str, rows: NDArray[Any]) -> NDArray[np.float64]:
         """Record the labels of these rows of `name`, and return what to keep of them, float64 (k,)."""
+        if y.ndim != 1:
+            raise DataError(
+                f"y: expected one label a row, found {np.shape(y)[1]}; write the rows without y, and pass y to "
+                "fit(corpus, y)"
+            )
         y = checked_labels(y)
         named = y.dtype.kind == "U"
         if y.dtype.kind == "f" and np.isnan(y).all():  # of either kind

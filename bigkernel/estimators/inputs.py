@@ -240,10 +240,22 @@ def _validated(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, *, reset: b
                 stacklevel=5,
             )
         return validate_input(estimator, X, np.zeros(len(values)), reset=reset)[0], values
+    _require_numbers(y)
     rows, values = validate_input(estimator, X, y, reset=reset, multi_output=True, y_numeric=True)
     values = np.asarray(values, np.float64)
     require_targets(values)
     return rows, values
+
+
+def _require_numbers(y: ColumnLike) -> None:
+    """Raise `DataError` for targets of which some are NaN, where no row may lack one."""
+    kind = getattr(getattr(y, "dtype", None), "kind", "")
+    missing = np.isnan(np.asarray(y)).reshape(len(np.asarray(y)), -1).any(axis=1) if kind == "f" and np.ndim(y) else []
+    if np.any(missing):
+        raise DataError(
+            f"Input y contains NaN: {np.count_nonzero(missing)} of {len(missing)} rows have no target; leave these rows "
+            "out of X and y, or use SSSL, which also learns from rows without a target"
+        )
 
 
 def near_target(rows: Rows, targets: Targets) -> Array:

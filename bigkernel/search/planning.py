@@ -123,9 +123,10 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
         if not isinstance(last, RowsEstimator):
             wraps = hasattr(last, "estimator")
             advice = "; search what it wraps, on labelled rows" if wraps else ""
-            raise ConfigError(
-                f"estimator: expected a classifier or regressor of bigkernel, found {type(last).__name__}{advice}"
-            )
+            found = type(last).__name__
+            if last is None:
+                found = "TransformedTargetRegressor without a regressor: pass one, such as KernelRidge()"
+            raise ConfigError(f"estimator: expected a classifier or regressor of bigkernel, found {found}{advice}")
         last.check_parameters()
         method, columns = method_of(last)
         if columns.exact:

@@ -83,6 +83,7 @@ REFUSED = {
     "no batch": (lambda: (iter(()),), "at least one row, found none"),
     "no row": (lambda: (X[:0],), "at least one row, found none"),
     "labels and batches": (lambda: (batches(X), CODES), r"pair \(X, y\)"),
+    "several labels": (lambda: (X, X[:, :2]), "y: expected one label a row, found 2"),
     "too few labels": (lambda: (X, CODES[:3]), "y: expected one value per row, found fewer"),
     "images of another size": (lambda: (X,), "expected 4 pixels as in a row, found 3×2 = 6", {"image_shape": (3, 2)}),
     "NaN": (lambda: (np.where(X[7, 2] == X, np.nan, X),), r"the first are \[7\]"),

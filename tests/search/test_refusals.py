@@ -57,6 +57,11 @@ def test_values_that_the_estimator_refuses(values):
         search.fit(X, y)
 
 
+def test_missing_targets_and_a_missing_regressor_are_refused():
+    refuse(DataError, f"1 of {N} rows have no target", y=np.where(np.arange(N) == 3, np.nan, y))
+    refuse(ConfigError, "without a regressor", TransformedTargetRegressor(), {"check_inverse": [False]})
+
+
 def test_scores_that_predictions_do_not_serve_are_refused():
     for score in ("neg_brier_score", "roc_auc_ovr"):
         assert refuse(ConfigError, f"scoring: '{score}' needs probabilities.*", CLASSIFIER, scoring=score, y=LABELS)
