@@ -249,12 +249,12 @@ def _validated(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, *, reset: b
 
 def _require_numbers(y: ColumnLike) -> None:
     """Raise `DataError` for targets of which some are NaN, where no row may lack one."""
-    kind = getattr(getattr(y, "dtype", None), "kind", "")
-    missing = np.isnan(np.asarray(y)).reshape(len(np.asarray(y)), -1).any(axis=1) if kind == "f" and np.ndim(y) else []
-    if np.any(missing):
+    values = np.asarray(y)
+    if values.dtype.kind == "f" and values.ndim in (1, 2) and (missing := np.isnan(values)).any():
+        count = np.count_nonzero(missing if values.ndim == 1 else missing.any(axis=1))
         raise DataError(
-            f"Input y contains NaN: {np.count_nonzero(missing)} of {len(missing)} rows have no target; leave these rows "
-            "out of X and y, or use SSSL, which also learns from rows without a target"
+            f"Input y contains NaN: {count} of {len(values)} rows have no target; leave these rows out of X and y, or "
+            "use SSSL, which also learns from rows without a target"
         )
 
 
