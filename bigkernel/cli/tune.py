@@ -20,7 +20,7 @@ from bigkernel.data.run_lock import claimed
 from bigkernel.data.visible import visible
 from bigkernel.errors import DataError
 from bigkernel.monitor.terminal.figures import show
-from bigkernel.search.scoring import SCORES
+from bigkernel.search.scoring import OF_DOMAINS, SCORES
 
 if TYPE_CHECKING:
     from bigkernel.search.sweep_search import SweepSearchCV
@@ -46,8 +46,9 @@ _OF_TESTS = ("score", "standard_error", "rank", "prediction_error", "converged")
 @click.option(
     "--scoring",
     metavar="SCORE",
-    help=f"One of {', '.join(SCORES)}, or a scorer of scikit-learn (roc_auc, f1_macro, ...), which needs the values "
-    "of all held-out rows in memory; larger is better  [accuracy for classes, r2 for numbers].",
+    help=f"One of {', '.join(SCORES)}; of a target without labels, one of {', '.join(OF_DOMAINS)}; or a scorer of "
+    "scikit-learn (roc_auc, f1_macro, ...), which needs the values of all held-out rows in memory; larger is better  "
+    "[accuracy for classes, r2 for numbers].",
 )
 @click.option("--one-standard-error", is_flag=True, help="Choose the simplest within one standard error of the best.")
 @shared.bad_rows_option

@@ -20,7 +20,7 @@ from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.fit_state import Fitted, Inputs, ProjectionFit, RatioSolution
 from bigkernel.estimators.inputs import input_rows, is_lazy, no_label, plain_labels, validated_weight
-from bigkernel.estimators.kernel_basis import LandmarkBasis
+from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis
 from bigkernel.estimators.nystroem import LandmarkTransformer
 from bigkernel.events.job import job
 from bigkernel.kernels.feature_maps import LandmarkFamily
@@ -159,15 +159,7 @@ class ImportanceWeights(LandmarkTransformer):
         weight = sample_weight if is_lazy(X) else validated_weight(sample_weight, len(rows))
         rows = as_rows(rows, domain=np.where(target, -1, 1).astype(np.int8), weight=weight)
         with job("ImportanceWeights.fit"):
-            basis = choice.choose(rows)
-            assert isinstance(basis, LandmarkBasis)
-            median = float(basis.kernel.get_params()["sigma"])
-            sigmas = [float(sigma) for sigma in (median * _WIDTHS if self.sigmas is None else self.sigmas)]
-            kernels = tuple(Gaussian(sigma).resolve(basis.landmarks) for sigma in sigmas)
-            family = LandmarkFamily(kernels, basis.landmarks, np.dtype(np.float64))
-            total = sweep(rows, SideStatistic(family), what="sides").total
-            solution = _choose(total, sigmas, penalties)
-        basis = replace(basis, kernel=Gaussian(solution.sigma))
+            basis, solution = _fit(rows, choice, self.sigmas, penalties)
         self._fitted = ProjectionFit(inputs=Inputs.of(self), basis=basis, solution=solution)
         if rows.in_memory:
             weights = self.predict(X)
@@ -189,6 +181,28 @@ class ImportanceWeights(LandmarkTransformer):
         if isinstance(ratio, Rows):
             raise DataError(f"{ratio.name}: expected an array; transform() gives the ratio of lazy rows")
         return np.maximum(ratio[:, 0], 0)
+
+
+def fit_ratio(rows: Rows, random_state: int) -> tuple[LandmarkBasis, RatioSolution]:
+    """Fit the ratio of the densities of domains below 0 and of others by default settings; see `ImportanceWeights`."""
+    choice = BasisChoice(
+        kernel=MedianGaussian(), landmarks="balanced", count=200, dtype="float64", random_state=random_state
+    )
+    return _fit(rows, choice, None, _PENALTIES)
+
+
+def _fit(
+    rows: Rows, choice: BasisChoice, sigmas: Sequence[float] | None, penalties: Sequence[float]
+) -> tuple[LandmarkBasis, RatioSolution]:
+    """Fit the ratio, and choose its width and penalty."""
+    basis = choice.choose(rows)
+    assert isinstance(basis, LandmarkBasis)
+    median = float(basis.kernel.get_params()["sigma"])
+    widths = [float(sigma) for sigma in (median * _WIDTHS if sigmas is None else sigmas)]
+    kernels = tuple(Gaussian(sigma).resolve(basis.landmarks) for sigma in widths)
+    family = LandmarkFamily(kernels, basis.landmarks, np.dtype(np.float64))
+    solution = _choose(sweep(rows, SideStatistic(family), what="sides").total, widths, penalties)
+    return replace(basis, kernel=Gaussian(solution.sigma)), solution
 
 
 def _choose(total: Accumulator, sigmas: Sequence[float], penalties: Sequence[float]) -> RatioSolution:

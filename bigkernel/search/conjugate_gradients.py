@@ -90,7 +90,7 @@ class CGSweep(GridSweep):
         return [planned_sample(targets, of_kernel(self.lead.basis), self.choice.rows)] if self.choice.rows else []
 
     def statistics(self, targets: Targets, partition: Partition, rows: int, scoring: Scoring) -> list[Statistic]:
-        scores = [self.grid_scores(targets, partition, scoring)] if scoring.counts else []
+        scores = self.of_scores(targets, partition, scoring).values()
         return [self.products(targets, partition), *self.samples(targets), *scores]
 
     def require_room(self, data: SearchData, partitions: Sequence[Partition], scoring: Scoring) -> None:

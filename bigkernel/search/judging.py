@@ -170,10 +170,31 @@ class Work:
         """Test candidates on every split, with sweeps for the scores that need predictions."""
         counted = self._count(one, partition, solved, scoring) if scoring.counts else {}
         scored = value_scores(one, partition, self.data, solved, scoring) if scoring.scorers else {}
+        judged = self._judge_domains(one, partition, solved, scoring)
         for (place, number), candidate in _places(one):
             for fold, split in enumerate(partition.splits):
                 tested = _with_counts(solved[place][fold].tested[number], counted, (place, fold, number))
-                yield candidate, split, replace(tested, scored=scored.get((candidate.index, fold), {}))
+                more = {label: values[place, fold, number] for label, values in judged.items()}
+                yield candidate, split, replace(tested, scored={**scored.get((candidate.index, fold), {}), **more})
+
+    def _judge_domains(
+        self, one: GridSweep, partition: Partition, solved: list[list[FoldSolutions]], scoring: Scoring
+    ) -> dict[str, Array]:
+        """Return the scores without labels of the target, by label, (K, F, k)."""
+        domains = self.data.domains
+        if domains is None:
+            return {}
+        places = {candidate.index: place for place, candidate in _places(one)}
+        fits = coefficients(one, partition, self.data, solved, places)
+        statistic = one.domain_scores(self.data.targets, partition, *fits)
+        rows = partition.attach(self.data.judging)
+        found = domains.scores(statistic, rows, scoring.of_domains)
+        if "circular" in scoring.of_domains:
+            weights = one.reverse(solved, domains.predicted(statistic, rows))
+            back = one.grid_scores(self.data.targets, partition, scoring, weights, np.zeros_like(fits[1]))
+            counts = sweep(rows, back, what="circular scores").total["confusion"]
+            found["circular"] = np.trace(counts, axis1=3, axis2=4) / np.maximum(counts.sum(axis=(3, 4)), 1e-300)
+        return {label: found[name] for label, name in scoring.names.items() if name in found}
 
     def _count(
         self, one: GridSweep, partition: Partition, solved: list[list[FoldSolutions]], scoring: Scoring

@@ -7,6 +7,7 @@ a sweep; those with the same kernel share its moments.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,6 +37,7 @@ from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import group_by_argument
 from bigkernel.search.adapting import AdaptingSweep, with_sides
 from bigkernel.search.conjugate_gradients import CGSweep, by_ridge
+from bigkernel.search.domain_scoring import Domains
 from bigkernel.search.judging import Work, value_sweeps
 from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import Scoring
@@ -213,6 +215,15 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
         if wrapper is not None:  # scores compare original targets with predictions on their scale
             search.judging = replace(rows, columns={**rows.columns, "y": source_of(original, "y")})
             search.inverse = wrapper.transformer_.inverse_transform
+        if "circular" in scoring.of_domains and not isinstance(members[0].method, AdaptingMethod):
+            raise ConfigError(
+                f"scoring: circular expects models that adapt to the target, found {type(members[0].last).__name__}; "
+                "use importance-weighted or another score"
+            )
+        if scoring.of_domains:
+            with _noting() as started:
+                search.domains = Domains.of(search.judging, targets, scoring.of_domains)
+            learned = (*learned, *started)
         sweeps = arrange(members, search, splits, scoring)
         if scoring.gcv:
             _require_gcv(members, everyone)
@@ -248,12 +259,24 @@ def _through(steps: Pipeline | None, given: Given) -> tuple[RowsLike, tuple[Swee
                 f"estimator: {type(step).__name__} learns from y, and SweepSearchCV fits transforms once, to all rows, "
                 "so scores of held-out rows would be too high; use scikit-learn's GridSearchCV"
             )
-    events: list[Event] = []
     names = [name for name, step in steps.steps if has_fit_parameter(step, "sample_domain")]
     params = {} if given.sample_domain is None else {f"{name}__sample_domain": given.sample_domain for name in names}
-    with observe(events.append):
+    with _noting() as started:
         inner = steps.fit(given.X, given.y, **params).transform(given.X)
-    return inner, tuple(event for event in events if isinstance(event, SweepStarted))
+    return inner, tuple(started)
+
+
+@contextmanager
+def _noting() -> Iterator[list[SweepStarted]]:
+    """Give a list of the sweeps that start in the context."""
+    started: list[SweepStarted] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, SweepStarted):
+            started.append(event)
+
+    with observe(note):
+        yield started
 
 
 def _learns_from_targets(step: object) -> bool:
@@ -464,7 +487,7 @@ def planned(
     `learned` lists the sweeps of their transforms; `refit` adds those of the best candidate on all rows.
     """
     splits = sum(len(partition.splits) for partition in work[0][1].partitions)
-    lines = [PlanLine(f"transforms: sweep for {one.what}", one.plan.flops, one.plan.task_bytes) for one in learned]
+    lines = [PlanLine(f"before: sweep for {one.what}", one.plan.flops, one.plan.task_bytes) for one in learned]
     for _, one in work:
         for sweep in one.sweeps:
             for whole in one.partitions:

@@ -109,6 +109,8 @@ SCORES: dict[str, Callable[[Tested], float]] = {
 }
 OF_CLASSES = ("accuracy", "balanced_accuracy", "neg_log_loss")
 OF_SQUARES = ("neg_mean_squared_error", "neg_root_mean_squared_error", "r2")
+WEIGHTED = ("importance-weighted", "dev")
+OF_DOMAINS = (*WEIGHTED, "circular", "entropy", "snd")  # of a target without labels, see `search.domain_scoring`
 _MARGIN = 3.0  # errors of predictions are estimated to about this factor
 
 
@@ -136,7 +138,12 @@ class Scoring:
     @property
     def coefficients(self) -> bool:
         """Whether a score needs the coefficients of candidates, for another sweep."""
-        return self.counts or bool(self.scorers)
+        return self.counts or bool(self.scorers) or bool(self.of_domains)
+
+    @property
+    def of_domains(self) -> set[str]:
+        """The scores of a target without labels."""
+        return {*self.names.values()} & {*OF_DOMAINS}
 
     @property
     def loss(self) -> bool:
@@ -150,7 +157,8 @@ class Scoring:
 
     def of(self, label: str, tested: Tested) -> float:
         """Return the score of a candidate on a fold."""
-        return tested.scored[label] if label in self.scorers else SCORES[self.names[label]](tested)
+        name = self.names[label]
+        return tested.scored[label] if label in self.scorers or name in OF_DOMAINS else SCORES[name](tested)
 
     @property
     def of_squares(self) -> bool:
@@ -189,11 +197,11 @@ def chosen(scoring: object, *, classifier: bool, by_values: bool = False) -> Sco
     names, scorers = {}, {}
     for label, one in requested.items():
         names[label] = one if isinstance(one, str) else getattr(one, "__name__", repr(one))
-        if one in OF_CLASSES and not classifier:
+        if one in OF_CLASSES + OF_DOMAINS and not classifier:
             raise ConfigError(f"scoring: {one!r} expects a classifier, found a regressor; use another score")
         if by_values and one == "neg_gcv":
             raise ConfigError("scoring: neg_gcv is not on the original scale of transformed targets; use another score")
-        if by_values or not isinstance(one, str) or one not in SCORES:
+        if by_values or not isinstance(one, str) or one not in (*SCORES, *OF_DOMAINS):
             scorers[label] = _scorer(one, classifier=classifier)
     return Scoring(names, scorers)
 
@@ -208,7 +216,7 @@ def _scorer(given: object, *, classifier: bool) -> Scorer:
         scorer: Scorer = get_scorer(given) if isinstance(given, str) else given
     except ValueError as error:
         raise ConfigError(
-            f"scoring: {given!r} is not one of {', '.join(SCORES)}, nor a scorer of scikit-learn"
+            f"scoring: {given!r} is not one of {', '.join((*SCORES, *OF_DOMAINS))}, nor a scorer of scikit-learn"
         ) from error
     methods = getattr(scorer, "_response_method", "predict")
     methods = {methods} if isinstance(methods, str) else set(methods)

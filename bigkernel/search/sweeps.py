@@ -33,6 +33,7 @@ from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowCho
 from bigkernel.estimators.precision import Coefficients, perturbed_errors, probed_sweep, rounding_estimate, with_probe
 from bigkernel.events.job import Step, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap, IdentityMap, LandmarkFamily
+from bigkernel.search.domain_scoring import Domains
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import NOT_USED, Partition
 from bigkernel.solvers.conjugate_gradients import PreconditionerChoice
@@ -48,9 +49,10 @@ from bigkernel.solvers.penalty_grid import (
 from bigkernel.solvers.residuals import ENOUGH, SolveDiagnostics
 from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
 from bigkernel.solvers.whitening import Whitening, reduce_moments
+from bigkernel.statistics.domain_scores import DomainScores, PredictedTargets
 from bigkernel.statistics.held_out import GridScores
 from bigkernel.statistics.moments import Moments, MomentStatistic, Statistic, Targets
-from bigkernel.streaming.plan import Plan
+from bigkernel.streaming.plan import Accumulator, Plan
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -96,6 +98,7 @@ class SearchData:
     ----------
     rows, targets, inputs : as in `Training`
     judging : the rows with the weights, without those of classes, and targets of scores
+    domains : source and target, for scores without labels of the target
     inverse : function from values of f (n, c) to predictions on the scale of these targets
     moments : of all rows, by the identity of the list of a kernel's candidates
     ends : by candidate, the sum of the coefficients of conjugate gradients over folds, and the number of folds
@@ -106,6 +109,7 @@ class SearchData:
     inputs: Inputs
     judging: Rows
     inverse: Callable[[Array], Array] | None = None
+    domains: Domains | None = None
     moments: dict[int, Problem] = field(default_factory=dict)
     ends: dict[int, tuple[Array, int]] = field(default_factory=dict)
 
@@ -306,6 +310,11 @@ class GridSweep:
         sums = scoring.loss, scoring.weighted
         return GridScores(self.predicting, weights, intercepts, partition.folds, targets, *sums)
 
+    def domain_scores(self, targets: Targets, partition: Partition, *fits: Array) -> DomainScores:
+        """Return the sums of the scores on a target without labels; without weights and intercepts, for a plan."""
+        weights, intercepts = fits or self.zeros(targets, partition)
+        return DomainScores(self.predicting, weights, intercepts, partition.folds, targets)
+
     def zeros(self, targets: Targets, partition: Partition) -> tuple[Array, Array]:
         """Return zeros for weights (K, F, p, k·c) and intercepts (K, F, k·c), which take no memory."""
         wide = max(len(members) for members in self.members) * targets.width
@@ -346,8 +355,27 @@ class GridSweep:
 
     def statistics(self, targets: Targets, partition: Partition, rows: int, scoring: Scoring) -> list[Statistic]:
         """Return the statistics of all sweeps."""
-        scores = [self.grid_scores(targets, partition, scoring)] if scoring.counts else []
-        return [self.statistic(targets, partition, rows), *scores]
+        return [self.statistic(targets, partition, rows), *self.of_scores(targets, partition, scoring).values()]
+
+    def of_scores(self, targets: Targets, partition: Partition, scoring: Scoring) -> dict[str, Statistic]:
+        """Return the statistics of the sweeps that sum scores, by what they sum, for a plan."""
+        found: dict[str, Statistic] = {}
+        if scoring.counts:
+            found["scores"] = self.grid_scores(targets, partition, scoring)
+        if scoring.of_domains - {"snd", "circular"}:
+            found["scores on the target"] = self.domain_scores(targets, partition)
+        if "circular" in scoring.of_domains:
+            fits = self.zeros(targets, partition)
+            found["predicted targets"] = PredictedTargets(self.predicting, *fits, partition.folds, targets)
+            found["circular scores"] = self.grid_scores(targets, partition, scoring)
+        return found
+
+    def reverse(self, solved: list[list[FoldSolutions]], predicted: Accumulator) -> Array:
+        """Return the coefficients (K, F, p, k·c) of models that are trained on the target and adapt to the source.
+
+        `predicted` are sums of the target with the classes that the candidates predict (`PredictedTargets`).
+        """
+        raise TypeError(f"{type(self).__name__} has no source and target")
 
     def divide(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[tuple[GridSweep, Partition]]:
         """Return the sweeps to evaluate one after the other, each with its folds."""
@@ -360,10 +388,9 @@ class GridSweep:
         kernels, candidates = len(self.members), len(self.candidates)
         what = f"{kernels} kernel{'s' * (kernels > 1)}, {candidates} candidates, {len(partition.splits)} folds: "
         yield from self.sum_lines(what, data, partition)
-        if scoring.counts:
-            scores = self.grid_scores(data.targets, partition, scoring)
-            counting = plan_sweep(partition.attach(data.rows), scores)
-            yield PlanLine(f"  scores of its {candidates} candidates", counting.flops, counting.task_bytes)
+        for name, statistic in self.of_scores(data.targets, partition, scoring).items():
+            plan = plan_sweep(partition.attach(data.rows), statistic)
+            yield PlanLine(f"  {name} of its {candidates} candidates", plan.flops, plan.task_bytes)
 
     def sum_lines(self, what: str, data: SearchData, partition: Partition) -> Iterator[PlanLine]:
         """Plan the sweeps that solutions need."""

@@ -31,7 +31,7 @@ _SURE = 8.0  # standard deviations by which the number of rows below a hash may 
 
 
 @dataclass(frozen=True, eq=False)
-class _FoldModels(WithoutCaches):
+class FoldModels(WithoutCaches):
     """Models trained without each fold."""
 
     features: FeatureMap  # of K blocks
@@ -45,7 +45,7 @@ class _FoldModels(WithoutCaches):
         """The weights in the dtype of the features."""
         return np.asarray(self.weights.astype(self.features.dtype))
 
-    def _values(self, chunk: Chunk, fold: int, ids: Array) -> Iterator[tuple[Array, int, Array]]:
+    def values_of(self, chunk: Chunk, fold: int, ids: Array) -> Iterator[tuple[Array, int, Array]]:
         """Predict rows by the models without a fold; yield positions, kernel and f (b, k·c) float64 of each block."""
         for block in chunk.blocks(ids):
             assert not isinstance(block, slice)
@@ -55,14 +55,14 @@ class _FoldModels(WithoutCaches):
                     values += self.intercepts[kernel, fold]
                 yield block, kernel, values
 
-    def _test_rows(self, chunk: Chunk) -> list[Array]:
+    def test_rows(self, chunk: Chunk) -> list[Array]:
         """Return the positions of the labelled rows that each fold tests."""
         known, fold = self.targets.labelled_in(chunk), self.folds.of(chunk)
         return [np.flatnonzero(known & (fold == number)) for number in range(self.folds.count)]
 
 
 @dataclass(frozen=True, eq=False)
-class GridScores(_FoldModels, Sums):
+class GridScores(FoldModels, Sums):
     """Confusion matrices (log-losses and squared errors) of every candidate on the rows of each fold.
 
     Accumulates `confusion` (K, F, k, c, c), true class by predicted class, for K kernels and F folds; `loss` (K, F, k),
@@ -96,8 +96,8 @@ class GridScores(_FoldModels, Sums):
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         c, k = self.targets.width, self.candidates
-        for fold, ids in enumerate(self._test_rows(chunk)):
-            for block, kernel, values in self._values(chunk, fold, ids):
+        for fold, ids in enumerate(self.test_rows(chunk)):
+            for block, kernel, values in self.values_of(chunk, fold, ids):
                 with chunk.work.stage("predict"):
                     one_hot, weight = self.targets.one_hot(chunk, block), weights_of(chunk, block)
                     truth, values = one_hot.argmax(axis=1), values.reshape(len(block), k, c)
@@ -115,7 +115,7 @@ class GridScores(_FoldModels, Sums):
 
 
 @dataclass(frozen=True, eq=False)
-class FoldValues(_FoldModels):
+class FoldValues(FoldModels):
     """Values of f of every candidate at the labelled test rows of the folds.
 
     Accumulates `row` (r,), the `fold` (r,) that tests it, and `values` (r, K, k·c) of the models without this fold.
@@ -141,9 +141,9 @@ class FoldValues(_FoldModels):
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        for fold, ids in enumerate(self._test_rows(chunk)):
+        for fold, ids in enumerate(self.test_rows(chunk)):
             values = np.empty((len(ids), *self.weights.shape[::3]))
-            for block, kernel, of_block in self._values(chunk, fold, ids):
+            for block, kernel, of_block in self.values_of(chunk, fold, ids):
                 values[np.searchsorted(ids, block), kernel] = of_block
             row = np.asarray(ids + chunk.start, np.float64)
             total.update(self.merge(total, {"row": row, "fold": np.full(len(ids), float(fold)), "values": values}))
@@ -170,7 +170,7 @@ def most_rows(classes: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOutValues(_FoldModels):
+class HeldOutValues(FoldModels):
     """Held-out values of f at labelled rows of positive weight; of many rows, those with the smallest hashes.
 
     Accumulates, for at most `most` rows in the order of `key`: `key`, `row`, `weight` and `truth`, the index of the
@@ -215,7 +215,7 @@ class HeldOutValues(_FoldModels):
         chosen = self.targets.labelled_in(chunk) & (weight > 0) & (key <= self.share)
         fold, pieces = self.folds.of(chunk) % (self.folds.count + 1), [total]
         for number in range(self.weights.shape[1]):
-            for block, _, values in self._values(chunk, number, np.flatnonzero(chosen & (fold == number))):
+            for block, _, values in self.values_of(chunk, number, np.flatnonzero(chosen & (fold == number))):
                 truth = self.targets.one_hot(chunk, block).argmax(axis=1).astype(np.float64)
                 columns = {"key": key[block], "row": ids[block].astype(np.float64), "weight": weight[block]}
                 pieces.append({**columns, "truth": truth, "values": values})

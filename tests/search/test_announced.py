@@ -59,7 +59,7 @@ def test_sweeps_of_transforms_and_of_the_best_have_lines_of_their_own():
     model = make_pipeline(Projector(5), MODEL)
     grid = {ALPHA: TWO, "kernelridgeclassifier__probability": [True]}
     plan = str(SweepSearchCV(model, grid, cv=3).plan(X, LABELS))
-    assert "transforms: sweep for project" in plan
+    assert "before: sweep for project" in plan
     assert "refit on all rows: values for calibration" in plan
     without = SweepSearchCV(model, grid, cv=3, refit=False).plan(X, LABELS)
     assert "refit on all rows" not in str(without)

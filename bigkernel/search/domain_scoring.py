@@ -1,0 +1,159 @@
+"""Scores of models on a target without labels, from at most two sweeps for all candidates.
+
+    "importance-weighted"   accuracy on held-out rows of the source, weighted by the ratio w of the densities of target
+                            and source (Sugiyama, Krauledat & Müller, JMLR 2007); w by uLSIF (`ImportanceWeights`)
+    "dev"                   the same for the log-loss, with w as a control variate (You, Wang, Long & Jordan, ICML 2019)
+    "entropy"               of predictions on the target, negative (Morerio, Cavazza & Murino, ICLR 2018)
+    "snd"                   soft neighbourhood density: entropy of the similarities of predictions on a sample of the
+                            target (Saito, Kim, Teterwak, Sclaroff, Darrell & Saenko, ICCV 2021)
+
+    "circular"              accuracy on held-out rows of the source of a model that is trained on the target, by the
+                            labels that the candidate predicts there, to adapt to the source (Bruzzone & Marconcini,
+                            IEEE PAMI 2010), without rounds of pseudo-labels
+
+Probabilities are values of f, clipped to [0.001, 1] and normalized, as in "neg_log_loss". The target consists of the
+unlabelled rows of domains below 0; if there are none, of domains without a labelled row; without domains, of all
+unlabelled rows. Shapes: n rows, K kernels, F folds, k candidates per kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bigkernel.arrays import Array
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sweep import sweep
+from bigkernel.errors import DataError
+from bigkernel.estimators.importance import fit_ratio
+from bigkernel.search.scoring import OF_DOMAINS, WEIGHTED
+from bigkernel.statistics.domain_scores import DomainScores, ImportanceRatio, PredictedTargets, probabilities
+from bigkernel.statistics.moments import Targets
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.folds import hash_ids
+from bigkernel.streaming.plan import Accumulator
+
+SAMPLE_ROWS = 2000  # of the target, whose pairs "snd" compares
+_TEMPERATURE = 0.05  # of the similarities in "snd", as proposed
+_SEED = 13
+
+
+@dataclass(frozen=True, eq=False)
+class Domains:
+    """What the scores need besides the models.
+
+    Attributes
+    ----------
+    target : domains of the target, or None: all unlabelled rows belong to it
+    ratio : of the densities; None where no score needs it
+    sample : rows of the target with their labels missing, transformed
+    """
+
+    target: Array | None
+    ratio: ImportanceRatio | None
+    sample: Chunk
+
+    @classmethod
+    def of(cls, rows: Rows, targets: Targets, names: set[str]) -> Domains:
+        """Find the target among the rows, sample it, and fit the ratio of the densities if a score needs it.
+
+        Raises
+        ------
+        DataError
+            There is no unlabelled row of a target, or no labelled one of a source.
+        """
+        labels, domain = rows.column("y"), rows.column("domain")
+        assert labels is not None
+        labelled, target = targets.labelled(labels, 0), None
+        inside = ~labelled
+        if domain is not None:
+            signed = bool((domain < 0).any())
+            target = np.unique(domain[domain < 0]) if signed else np.setdiff1d(domain, domain[labelled])
+            inside &= np.isin(domain, target)
+        if not inside.any() or not labelled.any():
+            raise DataError(
+                f"scoring: expected labelled rows of a source and unlabelled rows of a target (−1), found "
+                f"{np.count_nonzero(labelled)} and {np.count_nonzero(inside)}; mask the labels of the target with −1"
+            )
+        ids = np.flatnonzero(inside)
+        ids = np.sort(ids[np.argsort(hash_ids(ids, _SEED), kind="stable")[:SAMPLE_ROWS]])
+        ratio = None
+        if not names.isdisjoint(WEIGHTED):
+            both = np.flatnonzero(inside | labelled)
+            used = as_rows(rows, domain=np.where(inside, -1, 1).astype(np.int8))
+            weight = np.isin(np.arange(len(rows)), both).astype(np.float64)
+            if len(both) < len(rows):  # unlabelled rows of a source
+                used = as_rows(used, weight=weight)
+            basis, solution = fit_ratio(used, random_state=0)
+            ratio = ImportanceRatio(basis.features(), solution.coef)
+        return cls(target, ratio, Chunk(rows.take(ids)))
+
+    def statistic(self, scores: DomainScores) -> DomainScores:
+        """Return the statistic with target and ratio."""
+        return replace(scores, domains=self.target, ratio=self.ratio)
+
+    def scores(self, scores: DomainScores, rows: Rows, names: set[str]) -> dict[str, Array]:
+        """Return the requested scores of all candidates, by name, (K, F, k) each."""
+        found: dict[str, Array] = {}
+        if not names.isdisjoint(_FORMULAS):
+            total = sweep(rows, self.statistic(scores), what="domain scores").total
+            found = {name: _FORMULAS[name](total) for name in names & set(_FORMULAS)}
+        if "snd" in names:
+            found["snd"] = self._densities(scores)
+        return found
+
+    def predicted(self, scores: DomainScores, rows: Rows) -> Accumulator:
+        """Return the sums of the target with the classes that all candidates predict there."""
+        models = scores.features, scores.weights, scores.intercepts, scores.folds, scores.targets
+        return sweep(rows, PredictedTargets(*models, self.target), what="predicted targets").total
+
+    def _densities(self, scores: DomainScores) -> Array:
+        """Return the soft neighbourhood densities of all candidates on the sample, (K, F, k)."""
+        k, c, ids = scores.candidates, scores.targets.width, np.arange(len(self.sample))
+        out = np.zeros((*scores.weights.shape[:2], k))
+        for fold in range(scores.weights.shape[1]):
+            values = np.empty((len(out), len(ids), k * c))
+            for block, kernel, of_block in scores.values_of(self.sample, fold, ids):
+                values[kernel, block] = of_block
+            p = probabilities(values.reshape(len(out), len(ids), k, c))
+            for kernel in range(len(out)):
+                for candidate in range(k):
+                    out[kernel, fold, candidate] = neighbourhood_density(p[kernel, :, candidate])
+        return out
+
+
+def neighbourhood_density(p: Array) -> float:
+    """Return the mean entropy of the softmax of similarities of each row of p (r, c) with the others.
+
+    Rows have length one; similarities are divided by 0.05.
+    """
+    unit = p / np.linalg.norm(p, axis=1, keepdims=True)
+    similarity = unit @ unit.T / _TEMPERATURE
+    np.fill_diagonal(similarity, -np.inf)
+    similarity -= similarity.max(axis=1, keepdims=True)
+    weights = np.exp(similarity)
+    weights /= weights.sum(axis=1, keepdims=True)
+    return float(-(weights * np.log(np.maximum(weights, 1e-300))).sum(axis=1).mean())
+
+
+def _weighted_accuracy(total: Accumulator) -> Array:
+    return np.asarray(total["right"] / np.maximum(total["omega"], 1e-300)[:, None])
+
+
+def _deep_embedded(total: Accumulator) -> Array:
+    """Return −(mean(ωℓ) + η (mean(ω) − 1)) with η = −cov(ωℓ, ω)/var(ω)."""
+    n = np.maximum(total["rows"], 1)
+    risk, omega, square = total["loss"] / n[:, None], total["omega"] / n, total["omega2"] / n
+    covariance = total["square"] / n[:, None] - risk * omega[:, None]
+    eta = -covariance / np.maximum(square - omega**2, 1e-300)[:, None]
+    return np.asarray(-(risk + eta * (omega[:, None] - 1)))
+
+
+_FORMULAS: dict[str, Callable[[Accumulator], Array]] = {
+    "importance-weighted": _weighted_accuracy,
+    "dev": _deep_embedded,
+    "entropy": lambda total: -total["entropy"] / np.maximum(total["target"], 1e-300),
+}
+assert {*_FORMULAS, "snd", "circular"} == set(OF_DOMAINS)

@@ -1,0 +1,97 @@
+"""Scores of a target without labels: against formulas over predictions of fits to the training rows."""
+
+import dask.array as da
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from peers import split_scores
+from sklearn.base import clone
+from sklearn.model_selection import KFold
+
+import bigkernel as bk
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.search.scoring import OF_DOMAINS
+
+rng = np.random.default_rng(36)
+N, M = 240, 200  # rows of the source and of the target
+TRUTH = rng.integers(0, 3, N + M)
+X = (
+    np.array([[0, 0], [2, 0], [0, 2]])[TRUTH]
+    + 0.6 * rng.normal(size=(N + M, 2))
+    + 0.5 * (np.arange(N + M) >= N)[:, None]
+)
+Y = np.where(np.arange(N + M) < N, TRUTH, -1)
+DOMAIN = np.repeat([1, -2], [N, M])
+CV = KFold(3, shuffle=True, random_state=5)
+KRR = bk.LabelledRowsClassifier(bk.KernelRidgeClassifier(bk.Gaussian(1.0), landmarks=X[::11], dtype="float64"))
+ARTL = bk.ARTLClassifier(bk.Gaussian(1.0), landmarks=X[::11], dtype="float64", n_rounds=2, manifold=0.5)
+SUMS = ["importance-weighted", "dev", "entropy", "snd"]
+
+
+def searched(model, grid, X=X, y=Y, domain=None, **options):
+    fit = {} if domain is None else {"sample_domain": domain}
+    return bk.SweepSearchCV(model, grid, **{"cv": CV, "refit": False, **options}).fit(X, y, **fit)
+
+
+def expected(values, weights, truth):
+    """Scores by their definitions, from f at held-out rows of the source with weights, and at the target."""
+    p, q = (np.clip(f, 1e-3, 1) / np.clip(f, 1e-3, 1).sum(axis=1, keepdims=True) for f in values)
+    right, loss = values[0].argmax(axis=1) == truth, -np.log(p[np.arange(len(p)), truth])
+    eta = -np.cov(weights * loss, weights)[0, 1] / np.var(weights, ddof=1)
+    unit = q / np.linalg.norm(q, axis=1, keepdims=True)
+    density = []
+    for row in range(len(unit)):
+        near = np.exp(np.delete(unit @ unit[row], row) / 0.05)
+        near /= near.sum()
+        density.append(-(near * np.log(near)).sum())
+    return [
+        np.average(right, weights=weights),
+        -((weights * loss).mean() + eta * weights.mean() - eta),
+        (q * np.log(q)).sum(axis=1).mean(),
+        np.mean(density),
+    ]
+
+
+def test_scores_are_their_definitions_on_predictions_of_fits_to_the_training_rows():
+    search = searched(KRR, {"estimator__alpha": [0.1, 3.0], "estimator__kernel__sigma": [0.7, 1.5]}, scoring=SUMS)
+    ratio = bk.ImportanceWeights(random_state=0).fit(X, sample_domain=DOMAIN).importance_weights_
+    for number, params in enumerate(search.cv_results_["params"]):
+        for fold, (train, test) in enumerate(CV.split(X[:N])):
+            model = clone(KRR).set_params(**params).fit(X[train], Y[train]).estimator_
+            values = [model._values(X[test]), model._values(X[N:])]
+            for name, score in zip(SUMS, expected(values, ratio[test], Y[test]), strict=True):
+                assert_allclose(search.cv_results_[f"split{fold}_test_{name}"][number], score, rtol=1e-6, err_msg=name)
+    assert search.plan_.count == 3  # ratio, moments, and scores of the target
+
+
+def test_circular_scores_are_those_of_models_trained_the_other_way():
+    search = searched(ARTL, {"alpha": [0.1, 3.0], "mmd": [1.0, 10.0]}, scoring="circular", domain=DOMAIN)
+    for params, scores in zip(search.cv_results_["params"], split_scores(search), strict=True):
+        for (train, test), score in zip(CV.split(X[:N]), scores, strict=True):
+            model = clone(ARTL).set_params(**params)
+            y = np.full(N + M, -1)
+            y[train] = Y[train]
+            kept = np.delete(np.arange(N + M), test)
+            there = model.fit(X[kept], y[kept], sample_domain=DOMAIN[kept]).predict(X[N:])
+            back = clone(model).set_params(n_rounds=0)
+            back.fit(X[kept], np.where(kept < N, -1, np.append(y[:N], there)[kept]), sample_domain=DOMAIN[kept])
+            assert score == pytest.approx((back.predict(X[test]) == Y[test]).mean(), abs=1e-12)
+
+
+def test_lazy_rows_and_domains_without_a_sign_give_the_same_scores():
+    fold = np.arange(N + M) % 3
+    lazy = da.from_array(X, chunks=(100, 2)), da.from_array(Y, chunks=100)
+    options = {"scoring": list(OF_DOMAINS), "cv": fold}
+    one = searched(ARTL, {"alpha": [0.1, 3.0]}, domain=DOMAIN, **options)
+    two = searched(ARTL, {"alpha": [0.1, 3.0]}, *lazy, domain=np.where(DOMAIN < 0, 7, 4), **options)
+    for name in OF_DOMAINS:
+        assert_allclose(split_scores(two, name), split_scores(one, name), rtol=1e-6)
+
+
+def test_a_target_with_labels_and_methods_that_do_not_adapt_are_refused():
+    with pytest.raises(DataError, match="found 440 and 0; mask the labels of the target with −1"):
+        searched(KRR, {"estimator__alpha": [1.0]}, y=TRUTH, scoring="entropy")
+    with pytest.raises(ConfigError, match="circular expects models that adapt to the target"):
+        searched(KRR, {"estimator__alpha": [1.0]}, scoring="circular")
+    with pytest.raises(ConfigError, match="'snd' expects a classifier"):
+        searched(bk.KernelRidge(landmarks=X[:9]), {"alpha": [1.0]}, y=X[:, 0], scoring="snd")
