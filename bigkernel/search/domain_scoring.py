@@ -1,13 +1,15 @@
-"""Scores of models on a target without labels, from at most two sweeps for all candidates.
+"""Scores of models on a target without labels, from at most three sweeps for all candidates.
 
     "importance-weighted"   accuracy on held-out rows of the source, weighted by the ratio w of the densities of target
                             and source (Sugiyama, Krauledat & Müller, JMLR 2007); w by uLSIF (`ImportanceWeights`)
     "dev"                   the same for the log-loss, with w as a control variate (You, Wang, Long & Jordan, ICML 2019)
+    "mutual-information"    of rows and classes on the target, H(mean of Q) − mean of H(Q): certain predictions of all
+                            classes (Bridle, Heading & MacKay, NIPS 1992; Musgrave, Belongie & Lim, 2022). Q =
+                            softmax(3f/τ), τ the spread of f on a sample, so that the scale of f does not count
     "entropy"               of predictions on the target, negative (Morerio, Cavazza & Murino, ICLR 2018)
     "snd"                   soft neighbourhood density: entropy of the similarities of predictions on a sample of the
                             target (Saito, Kim, Teterwak, Sclaroff, Darrell & Saenko, ICCV 2021)
-
-    "circular"              accuracy on held-out rows of the source of a model that is trained on the target, by the
+    "circular"              balanced accuracy on held-out rows of the source of a model trained on the target, by the
                             labels that the candidate predicts there, to adapt to the source (Bruzzone & Marconcini,
                             IEEE PAMI 2010), without rounds of pseudo-labels
 
@@ -29,13 +31,14 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.importance import fit_ratio
 from bigkernel.search.scoring import OF_DOMAINS, WEIGHTED
-from bigkernel.statistics.domain_scores import DomainScores, ImportanceRatio, PredictedTargets, probabilities
+from bigkernel.statistics.domain_scores import DomainScores, ImportanceRatio, PredictedTargets, entropies, probabilities
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import hash_ids
 from bigkernel.streaming.plan import Accumulator
 
 SAMPLE_ROWS = 2000  # of the target, whose pairs "snd" compares
+_SLOPE = 3.0  # of soft predictions, as in the first round of ARTL
 _TEMPERATURE = 0.05  # of the similarities in "snd", as proposed
 _SEED = 13
 
@@ -90,18 +93,21 @@ class Domains:
             ratio = ImportanceRatio(basis.features(), solution.coef)
         return cls(target, ratio, Chunk(rows.take(ids)))
 
-    def statistic(self, scores: DomainScores) -> DomainScores:
-        """Return the statistic with target and ratio."""
-        return replace(scores, domains=self.target, ratio=self.ratio)
-
     def scores(self, scores: DomainScores, rows: Rows, names: set[str]) -> dict[str, Array]:
         """Return the requested scores of all candidates, by name, (K, F, k) each."""
         found: dict[str, Array] = {}
+        values = self._sampled(scores)
         if not names.isdisjoint(_FORMULAS):
-            total = sweep(rows, self.statistic(scores), what="domain scores").total
+            spread = np.sqrt(((values - values.mean(axis=2, keepdims=True)) ** 2).sum(axis=4).mean(axis=2))
+            slopes = _SLOPE / np.maximum(spread, 1e-300) if "mutual-information" in names else None
+            statistic = replace(scores, domains=self.target, ratio=self.ratio, slopes=slopes)
+            total = sweep(rows, statistic, what="domain scores").total
             found = {name: _FORMULAS[name](total) for name in names & set(_FORMULAS)}
         if "snd" in names:
-            found["snd"] = self._densities(scores)
+            p = probabilities(values)
+            found["snd"] = np.zeros((*p.shape[:2], p.shape[3]))
+            for place in np.ndindex(found["snd"].shape):
+                found["snd"][place] = neighbourhood_density(p[*place[:2], :, place[2]])
         return found
 
     def predicted(self, scores: DomainScores, rows: Rows) -> Accumulator:
@@ -109,19 +115,14 @@ class Domains:
         models = scores.features, scores.weights, scores.intercepts, scores.folds, scores.targets
         return sweep(rows, PredictedTargets(*models, self.target), what="predicted targets").total
 
-    def _densities(self, scores: DomainScores) -> Array:
-        """Return the soft neighbourhood densities of all candidates on the sample, (K, F, k)."""
-        k, c, ids = scores.candidates, scores.targets.width, np.arange(len(self.sample))
-        out = np.zeros((*scores.weights.shape[:2], k))
-        for fold in range(scores.weights.shape[1]):
-            values = np.empty((len(out), len(ids), k * c))
-            for block, kernel, of_block in scores.values_of(self.sample, fold, ids):
-                values[kernel, block] = of_block
-            p = probabilities(values.reshape(len(out), len(ids), k, c))
-            for kernel in range(len(out)):
-                for candidate in range(k):
-                    out[kernel, fold, candidate] = neighbourhood_density(p[kernel, :, candidate])
-        return out
+    def _sampled(self, scores: DomainScores) -> Array:
+        """Return the values of all models at the sample, (K, F, rows, k, c)."""
+        (K, F, _, wide), ids, c = scores.weights.shape, np.arange(len(self.sample)), scores.targets.width
+        out = np.empty((K, F, len(ids), wide))
+        for fold in range(F):
+            for block, kernel, values in scores.values_of(self.sample, fold, ids):
+                out[kernel, fold, block] = values
+        return out.reshape(K, F, len(ids), -1, c)
 
 
 def neighbourhood_density(p: Array) -> float:
@@ -151,7 +152,13 @@ def _deep_embedded(total: Accumulator) -> Array:
     return np.asarray(-(risk + eta * (omega[:, None] - 1)))
 
 
+def _mutual_information(total: Accumulator) -> Array:
+    n = np.maximum(total["target"], 1e-300)
+    return np.asarray(entropies(total["soft"] / n) - total["soft_entropy"] / n)
+
+
 _FORMULAS: dict[str, Callable[[Accumulator], Array]] = {
+    "mutual-information": _mutual_information,
     "importance-weighted": _weighted_accuracy,
     "dev": _deep_embedded,
     "entropy": lambda total: -total["entropy"] / np.maximum(total["target"], 1e-300),

@@ -193,7 +193,7 @@ class Work:
             weights = one.reverse(solved, domains.predicted(statistic, rows))
             back = one.grid_scores(self.data.targets, partition, scoring, weights, np.zeros_like(fits[1]))
             counts = sweep(rows, back, what="circular scores").total["confusion"]
-            found["circular"] = np.trace(counts, axis1=3, axis2=4) / np.maximum(counts.sum(axis=(3, 4)), 1e-300)
+            found["circular"] = _balanced_accuracy(counts)
         return {label: found[name] for label, name in scoring.names.items() if name in found}
 
     def _count(
@@ -221,6 +221,13 @@ class Work:
             restore(candidate.last, inputs, fit)
         else:
             candidate.last.adopt(data, candidate.basis, problem)
+
+
+def _balanced_accuracy(counts: Array) -> Array:
+    """Compute the mean share of right predictions over the classes that occur, from confusion matrices (…, c, c)."""
+    rows, right = counts.sum(axis=-1), np.diagonal(counts, axis1=-2, axis2=-1)
+    shares = right / np.maximum(rows, 1e-300)
+    return np.asarray(shares.sum(axis=-1) / np.maximum((rows > 0).sum(axis=-1), 1))
 
 
 def _by_candidate(solved: list[FoldSolutions]) -> Iterator[tuple[Tested, ...]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import softmax
 
 from bigkernel.arrays import Array
 from bigkernel.kernels.feature_maps import FeatureMap
@@ -30,6 +31,11 @@ def probabilities(values: Array) -> Array:
     p: Array = np.clip(values, FLOOR, 1)
     p /= p.sum(axis=-1, keepdims=True)
     return p
+
+
+def entropies(p: Array) -> Array:
+    """Compute −Σ p log p over the last axis, (…)."""
+    return np.asarray(-(p * np.log(np.maximum(p, np.finfo(np.float64).tiny))).sum(axis=-1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,13 +94,15 @@ class PredictedTargets(FoldModels, Sums):
 class DomainScores(FoldModels, Sums):
     """Entropies on the target, and weighted losses on held-out rows of the source, of every candidate.
 
-    Accumulates `entropy` (K, F, k), Σ −p log p over the target, and `target`, its rows; with a ratio, over the test
+    Accumulates over the target `entropy` (K, F, k), Σ −p log p, and its rows, `target`; with slopes β also `soft`
+    (K, F, k, c), ΣQ for Q = softmax(βf), and `soft_entropy` (K, F, k), Σ −Q log Q. With a ratio, it sums over the test
     rows of each fold with ω = w(x): `right` Σ ω of right predictions, `loss` Σ ωℓ and `square` Σ ω²ℓ (K, F, k), where
     ℓ = −log p of the true class, `omega` and `omega2` Σ ω and Σ ω² (F,), and `rows` (F,). Rows are weighted.
     """
 
     domains: Array | None = None  # of the target
     ratio: ImportanceRatio | None = None
+    slopes: Array | None = None  # (K, F, k)
 
     @property
     def candidates(self) -> int:
@@ -102,8 +110,9 @@ class DomainScores(FoldModels, Sums):
 
     def zero(self) -> Accumulator:
         each, folds = (*self.weights.shape[:2], self.candidates), (self.weights.shape[1],)
+        of_target = {"entropy": each, "soft": (*each, self.targets.width), "soft_entropy": each, "target": ()}
         of_source = {"right": each, "loss": each, "square": each, "omega": folds, "omega2": folds, "rows": folds}
-        return {name: np.zeros(of) for name, of in {"entropy": each, "target": (), **of_source}.items()}
+        return {name: np.zeros(of) for name, of in (of_target | of_source).items()}
 
     def footprint(self, block_rows: int) -> Footprint:
         count, folds, p, wide = self.weights.shape
@@ -112,7 +121,7 @@ class DomainScores(FoldModels, Sums):
             block_rows,
             flops=2.0 * folds * count * p * wide,
             row_bytes=wide * (24 + self.features.dtype.itemsize),
-            partial_bytes=8 * (4 * count * folds * self.candidates + 3 * folds + 1),
+            partial_bytes=8 * (count * folds * (5 * self.candidates + wide) + 3 * folds + 1),
             work_bytes=2 * self.weights.nbytes,
         )
         if self.ratio is None:
@@ -130,9 +139,12 @@ class DomainScores(FoldModels, Sums):
         total["target"] += weights_of(chunk, target).sum()
         for fold, ids in enumerate(self.test_rows(chunk)):
             for block, kernel, values in self.values_of(chunk, fold, target):
-                p = probabilities(values.reshape(len(block), k, c))
-                entropy = -(p * np.log(p)).sum(axis=2)
-                total["entropy"][kernel, fold] += weights_of(chunk, block) @ entropy
+                values, weight = values.reshape(len(block), k, c), weights_of(chunk, block)
+                total["entropy"][kernel, fold] += weight @ entropies(probabilities(values))
+                if self.slopes is not None:
+                    Q = softmax(values * self.slopes[kernel, fold][:, None], axis=2)
+                    total["soft"][kernel, fold] += np.einsum("r,rkc->kc", weight, Q)
+                    total["soft_entropy"][kernel, fold] += weight @ entropies(Q)
             if self.ratio is None:
                 continue
             omega, weight = self.ratio.of_rows(chunk, ids), weights_of(chunk, ids)

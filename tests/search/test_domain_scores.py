@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from peers import split_scores
+from scipy.special import softmax
 from sklearn.base import clone
+from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import KFold
 
 import bigkernel as bk
@@ -25,7 +27,7 @@ DOMAIN = np.repeat([1, -2], [N, M])
 CV = KFold(3, shuffle=True, random_state=5)
 KRR = bk.LabelledRowsClassifier(bk.KernelRidgeClassifier(bk.Gaussian(1.0), landmarks=X[::11], dtype="float64"))
 ARTL = bk.ARTLClassifier(bk.Gaussian(1.0), landmarks=X[::11], dtype="float64", n_rounds=2, manifold=0.5)
-SUMS = ["importance-weighted", "dev", "entropy", "snd"]
+SUMS = ["importance-weighted", "dev", "entropy", "snd", "mutual-information"]
 
 
 def searched(model, grid, X=X, y=Y, domain=None, **options):
@@ -44,11 +46,13 @@ def expected(values, weights, truth):
         near = np.exp(np.delete(unit @ unit[row], row) / 0.05)
         near /= near.sum()
         density.append(-(near * np.log(near)).sum())
+    Q = softmax(3 * values[1] / np.sqrt(values[1].var(axis=0).sum()), axis=1)
     return [
         np.average(right, weights=weights),
         -((weights * loss).mean() + eta * weights.mean() - eta),
         (q * np.log(q)).sum(axis=1).mean(),
         np.mean(density),
+        (Q * np.log(Q)).sum(axis=1).mean() - Q.mean(axis=0) @ np.log(Q.mean(axis=0)),
     ]
 
 
@@ -75,7 +79,7 @@ def test_circular_scores_are_those_of_models_trained_the_other_way():
             there = model.fit(X[kept], y[kept], sample_domain=DOMAIN[kept]).predict(X[N:])
             back = clone(model).set_params(n_rounds=0)
             back.fit(X[kept], np.where(kept < N, -1, np.append(y[:N], there)[kept]), sample_domain=DOMAIN[kept])
-            assert score == pytest.approx((back.predict(X[test]) == Y[test]).mean(), abs=1e-12)
+            assert score == pytest.approx(balanced_accuracy_score(Y[test], back.predict(X[test])), abs=1e-12)
 
 
 def test_lazy_rows_and_domains_without_a_sign_give_the_same_scores():
