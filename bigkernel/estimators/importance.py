@@ -185,8 +185,9 @@ class ImportanceWeights(LandmarkTransformer):
 
 def fit_ratio(rows: Rows, random_state: int) -> tuple[LandmarkBasis, RatioSolution]:
     """Fit the ratio of the densities of domains below 0 and of others by default settings; see `ImportanceWeights`."""
+    count = min(200, len(rows))
     choice = BasisChoice(
-        kernel=MedianGaussian(), landmarks="balanced", count=200, dtype="float64", random_state=random_state
+        kernel=MedianGaussian(), landmarks="balanced", count=count, dtype="float64", random_state=random_state
     )
     return _fit(rows, choice, None, _PENALTIES)
 

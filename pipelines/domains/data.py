@@ -90,6 +90,12 @@ def _shuffled(digits: Digits, seed: int) -> Digits:
     return digits.take(np.random.default_rng(seed).permutation(len(digits)))
 
 
+def usps_digits(data: Path) -> Digits:
+    """Return the 7,291 training digits of USPS, 16×16 pixels."""
+    pixels, labels = read_all(data_file(data, "zip.train.gz"))
+    return Digits("USPS", (pixels.reshape(-1, SIDE, SIDE) + 1) / 2, labels.astype(np.int64))
+
+
 def mnist_digits(data: Path) -> Digits:
     """Return MNIST's 60,000 training digits, 28×28 pixels."""
     data_file(data, "train-labels-idx1-ubyte.gz")

@@ -249,7 +249,12 @@ def sentence(v: Verdict, m: int) -> str:
 
 def subtitle(experiments: Sequence[str]) -> str:
     """Return the subtitle of the page."""
-    titles = {"pair": "USPS and MNIST", "rotated": "rotated digits"}
+    titles = {
+        "pair": "USPS and MNIST",
+        "rotated": "rotated digits",
+        "choice": "settings without labels",
+        "whole": "whole sets",
+    }
     return "Domain generalization and adaptation with m landmarks: " + ", ".join(titles[name] for name in experiments)
 
 

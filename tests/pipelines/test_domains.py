@@ -9,6 +9,7 @@ import pytest
 from pipeline_runs import call, fits_eighty_columns, require_page
 from scipy.io import savemat
 
+from pipelines.domains import choice as domains_choice
 from pipelines.domains import data as domains_data
 from pipelines.domains import methods as domains_methods
 from pipelines.domains import pair as domains_pair
@@ -153,6 +154,19 @@ def test_the_pair_prints_its_tables_and_writes_its_files(data, tmp_path):
     names |= {"examples"}
     assert {path.stem for path in out.glob("*.png")} == names
     require_page(out, pictures=len(names))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.CollapsedLabelsWarning")  # of so few digits
+def test_choices_without_labels_are_compared_with_the_best(sets, monkeypatch, tmp_path):
+    result = domains_choice.measure(task_of(*sets, BARE, 0), 20, 0)
+    assert set(result) == {"pair", "best", "default", *domains_choice.SCORES}
+    assert all(0 <= value <= result["best"] <= 100 for key, value in result.items() if key != "pair")
+    for name, digits in zip(("usps_digits", "mnist_digits"), sets, strict=True):
+        monkeypatch.setattr(domains_choice, name, lambda data, digits=digits: digits)
+    report = Report(tmp_path, "title", "subtitle", quiet=True)
+    found = domains_choice.whole_sets(report, tmp_path, range(2), 20, rows=None, quiet=True)
+    assert [len(values) for values in found.values()] == [2, 2]
 
 
 @pytest.fixture(scope="module")
