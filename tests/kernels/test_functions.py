@@ -238,7 +238,8 @@ def test_a_kernel_object_is_taken_as_it_is_and_anything_else_refused():
 
 WRONG = [
     *((kind, {name: value}) for kind, name in [(Gaussian, "sigma"), (Matern, "sigma"), (Laplacian, "sigma")]
-      for value in (0, float("nan"), float("inf"), True, "wide", [[1.0, 1.0]], [1.0, 0.0], [1.0] * 3)),
+      for value in (0, -1.0, 1e-200, float("nan"), float("inf"), True, "wide", [[1.0, 1.0]], [1.0, 0.0],
+                    [1.0, float("nan")], [1.0] * 3)),
     *((Polynomial, {"degree": value}) for value in (0, 1.5, True, float("nan"), float("inf"), "3")),
     *((Polynomial, {"coef0": value}) for value in (-1, float("inf"))),
     *((kind, {"gamma": value}) for kind in (Polynomial, Sigmoid) for value in (0, float("nan"), [1.0, 1.0])),

@@ -194,7 +194,6 @@ REFUSED = {
     "an infinite row": (DataError, "row 4", "laplacian", np.where(np.arange(6) == 4, np.inf, 1.0)[:, None]),
     "an unknown name": (ConfigError, "quadratic", "quadratic", rows(5, 2)),
     "sigma 0": (ConfigError, "sigma above 0", Gaussian(0.0), rows(5, 2)),
-    "one sigma 0": (ConfigError, "sigma above 0", Gaussian(np.array([1.0, 0.0])), rows(5, 2)),
 }
 
 
