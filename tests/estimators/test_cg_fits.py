@@ -109,7 +109,9 @@ def test_too_few_iterations_warn_with_the_excess():
     assert fitted.diagnostics_["excess"] > 1e-8
 
 
-def test_a_fit_interrupted_in_an_iteration_resumes_to_the_same_bits(small_steps, tmp_path, monkeypatch):
+def test_a_fit_interrupted_in_an_iteration_resumes_to_the_same_bits_with_its_penalty_alone(
+    small_steps, tmp_path, monkeypatch
+):
     undisturbed, update, chunks = model(tol=1e-3).fit(X, Y), ProductStatistic.update, count(1)
 
     def interrupted(statistic, total, chunk):
@@ -125,11 +127,6 @@ def test_a_fit_interrupted_in_an_iteration_resumes_to_the_same_bits(small_steps,
         resumed = model(tol=1e-3).fit(X, Y)
     assert resumed.sweep_["resumed_segments"] > 0
     assert_array_equal(resumed.dual_coef_, undisturbed.dual_coef_)
-
-
-def test_a_run_with_another_penalty_is_not_resumed(tmp_path):
-    with executing("serial", run=tmp_path / "run"):
-        model(tol=1e-3).fit(X, Y)
     with (
         pytest.raises(ResumeMismatchError, match=r"alpha=0\.1"),
         executing("serial", run=tmp_path / "run", resume=True),

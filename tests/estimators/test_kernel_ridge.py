@@ -161,13 +161,6 @@ def test_without_a_penalty_targets_are_interpolated_with_least_norm(form, fit_in
     assert_allclose(model.predict(NEW), reference.gaussian(NEW, points, 0.8) @ coef + intercept, atol=1e-6)
 
 
-def test_the_seed_determines_the_landmarks():
-    first, again, other = (KernelRidge(n_landmarks=M, random_state=seed).fit(X, y) for seed in (1, 1, 2))
-    assert_array_equal(first.landmarks_, again.landmarks_)
-    assert_array_equal(first.dual_coef_, again.dual_coef_)
-    assert not np.array_equal(first.landmarks_, other.landmarks_)
-
-
 @pytest.mark.parametrize("form", [{}, {"landmarks": Z}], ids=["exact", "landmarks"])
 @pytest.mark.parametrize("labels", [LABELS, np.array(["lo", "mid", "hi"])[LABELS], LABELS * 10.0, LABELS == 1])
 def test_classifier_is_ridge_on_one_hot_targets(labels, form):
