@@ -83,13 +83,12 @@ def test_fits_with_landmarks_solve_the_dense_normal_equations(kernel, weight, fi
 
 
 @ignore_rank_warnings
-@pytest.mark.parametrize("n_landmarks", [None, M])
+@pytest.mark.parametrize("form", [{}, {"landmarks": Z}], ids=["exact", "landmarks"])
 @every_weight
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("kernel", [Gaussian(1.4), Sigmoid(0.05, 0.2)], ids=["gaussian", "sigmoid"])
-def test_training_error_matches_the_mean_squared_error_of_scikit_learn(kernel, weight, fit_intercept, n_landmarks):
-    settings = {"landmarks": Z} if n_landmarks else {}
-    model = KernelRidge(kernel, alpha=0.5, fit_intercept=fit_intercept, **settings).fit(X, Y + 3, weight)
+def test_training_error_matches_the_mean_squared_error_of_scikit_learn(kernel, weight, fit_intercept, form):
+    model = KernelRidge(kernel, alpha=0.5, fit_intercept=fit_intercept, **form).fit(X, Y + 3, weight)
     expected = mean_squared_error(Y + 3, model.predict(X), sample_weight=weight, multioutput="raw_values")
     assert_allclose(model.training_mse_, expected, rtol=1e-8)
 
@@ -124,26 +123,24 @@ def test_the_dtype_is_that_of_the_rows_unless_given(dtype, rows, expected):
 
 
 FORMS_WITHOUT_A_PENALTY = {
-    "exact": lambda intercept: KernelRidge(Linear(), alpha=0, fit_intercept=intercept),
-    "landmarks": lambda intercept: KernelRidge(Linear(), alpha=0, fit_intercept=intercept, landmarks=np.eye(D)),
-    "more landmarks": lambda intercept: KernelRidge(
-        Linear(), alpha=0, fit_intercept=intercept, landmarks=np.vstack([np.eye(D), np.ones((3, D)), X[:5]])
-    ),
-    "ridge": lambda intercept: Ridge(0, fit_intercept=intercept),
-    "least squares": lambda intercept: LinearRegression(fit_intercept=intercept),
+    "exact": KernelRidge(Linear(), alpha=0),
+    "landmarks": KernelRidge(Linear(), alpha=0, landmarks=np.eye(D)),
+    "more landmarks": KernelRidge(Linear(), alpha=0, landmarks=np.vstack([np.eye(D), np.ones((3, D)), X[:5]])),
+    "ridge": Ridge(0),
+    "least squares": LinearRegression(),
 }
 
 
 @ignore_rank_warnings
 @pytest.mark.parametrize("fit_intercept, weight", [(False, None), (True, None), (True, WEIGHT)])
-@pytest.mark.parametrize("make", FORMS_WITHOUT_A_PENALTY.values(), ids=FORMS_WITHOUT_A_PENALTY)
-def test_without_a_penalty_every_linear_form_is_the_least_norm_solution(make, weight, fit_intercept):
+@pytest.mark.parametrize("form", FORMS_WITHOUT_A_PENALTY.values(), ids=FORMS_WITHOUT_A_PENALTY)
+def test_without_a_penalty_every_linear_form_is_the_least_norm_solution(form, weight, fit_intercept):
     dependent = np.column_stack([X[:, :2], X[:, 0] - X[:, 1], np.zeros(N)])  # rank 2 of 4
     for rows in (dependent, dependent[:2], X[:3]):  # the last two have fewer rows than columns
         n = len(rows)
         some_weights = None if weight is None else weight[:n]
         coef, intercept = reference.ridge(rows, Y[:n], 0.0, fit_intercept, some_weights)
-        model = make(fit_intercept).fit(rows, Y[:n], some_weights)
+        model = clone(form).set_params(fit_intercept=fit_intercept).fit(rows, Y[:n], some_weights)
         assert_allclose(model.predict(NEW), NEW @ coef + intercept, atol=1e-7)
 
 

@@ -214,17 +214,6 @@ def test_flipped_bits_in_a_corpus_a_run_and_a_model_are_detected(corpus, interru
     assert min(hit.values()) >= 4, hit
 
 
-def test_a_corpus_without_a_manifest_or_with_an_unlisted_array_is_refused(corpus):
-    root = Path(corpus.path)
-    shutil.copytree(root / "y", root / "weight")
-    with pytest.raises(DataError, match=r"corpus/weight: array is not listed in the manifest"):
-        open_corpus(root)
-    shutil.rmtree(root / "weight")
-    shutil.rmtree(root / "manifest")
-    with pytest.raises(DataError, match=r"with a manifest, found none: .*ingest the source again"):
-        open_corpus(root)
-
-
 # ---------------------------------------------------------------- check
 
 
