@@ -99,28 +99,23 @@ def test_a_store_is_copied_over_http(store, served, tmp_path):
     assert corpus.info.source == f"{served.url}/store.zarr"
 
 
-@pytest.mark.parametrize("over_http", [False, True])
-def test_a_missing_chunk_is_an_error_and_not_zeros(store, served, tmp_path, over_http):
+@pytest.mark.parametrize(
+    "damage, over_http, kind, message",
+    [
+        (os.remove, False, ChunkMissingError, "chunk x/c/3/1 is missing"),
+        (os.remove, True, ChunkMissingError, "chunk x/c/3/1 is missing"),
+        (lambda chunk: os.truncate(chunk, 20), False, DataError, "cannot read rows 0:250"),
+    ],
+    ids=["missing", "missing over HTTP", "cut short"],
+)
+def test_a_missing_or_damaged_chunk_is_named_and_never_read_as_zeros(
+    store, served, tmp_path, damage, over_http, kind, message
+):
     path = store()
-    os.remove(f"{path}/x/c/3/1")
-    with pytest.raises(ChunkMissingError, match=r"store.zarr/x: chunk x/c/3/1 is missing"):
+    damage(f"{path}/x/c/3/1")
+    with pytest.raises(kind, match=f"store.zarr/x: {message}"):
         ingest(open_source(served.url + "/store.zarr" if over_http else path), tmp_path / "c")
     assert not (tmp_path / "c").exists()
-
-
-def test_a_damaged_chunk_is_named_with_its_rows(store, tmp_path):
-    path = store()
-    with open(f"{path}/x/c/3/1", "r+b") as handle:
-        handle.truncate(20)
-    with pytest.raises(DataError, match=r"store.zarr/x: cannot read rows 0:250"):
-        ingest(open_source(path), tmp_path / "c")
-    assert not (tmp_path / "c").exists()
-
-
-def test_an_unreachable_server_is_refused():
-    message = r"http://127.0.0.1:1/a.zarr: cannot read its metadata: the server cannot be reached"
-    with pytest.raises(DataError, match=message):
-        open_source("http://127.0.0.1:1/a.zarr")
 
 
 @pytest.mark.parametrize("hold", ["zarr.json", "x/c/"])
@@ -135,10 +130,13 @@ def test_a_server_that_does_not_answer_is_refused_after_a_timeout(store, served,
 
 
 def test_a_url_or_directory_without_a_store_is_refused(served, tmp_path):
-    with pytest.raises(DataError, match="expected a zarr array or group, found none"):
-        open_source(served.url + "/nothing.zarr")
-    with pytest.raises(DataError, match="expected a folder for format 'zarr', found nothing"):
-        open_source(tmp_path / "nothing.zarr", format="zarr")
+    for path, message in (
+        (served.url + "/nothing.zarr", "expected a zarr array or group, found none"),
+        (tmp_path / "nothing.zarr", "expected a folder for format 'zarr', found nothing"),
+        ("http://127.0.0.1:1/a.zarr", "127.0.0.1:1/a.zarr: cannot read its metadata: the server cannot be reached"),
+    ):
+        with pytest.raises(DataError, match=message):
+            open_source(path, format="zarr")
 
 
 def test_users_and_passwords_in_a_url_are_never_shown(store, served, tmp_path, monkeypatch):

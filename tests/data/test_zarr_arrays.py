@@ -205,7 +205,7 @@ def test_flipped_bits_of_the_metadata_and_of_the_manifest_are_detected(group, na
 
 
 @pytest.mark.parametrize("name", ["zarr.json", "floats/zarr.json"])
-def test_metadata_that_are_missing_or_no_file_are_refused(group, tmp_path, name):
+def test_metadata_or_a_manifest_that_are_missing_or_no_file_are_refused(group, tmp_path, name):
     shutil.move(group / name, tmp_path / "elsewhere")
     with pytest.raises(DataError, match=f"{name}: cannot be read: No such file"):
         zarr_arrays.read_manifest(group)
@@ -216,10 +216,9 @@ def test_metadata_that_are_missing_or_no_file_are_refused(group, tmp_path, name)
     os.mkfifo(group / name)  # would block for ever
     with pytest.raises(DataError, match=f"{name}: expected a file"):
         zarr_arrays.read_manifest(group)
-
-
-def test_a_group_without_a_manifest_is_refused(group):
     shutil.rmtree(group / "manifest")
+    (group / name).unlink()
+    shutil.copy(tmp_path / "elsewhere", group / name)
     with pytest.raises(DataError, match=r"a test with a manifest, found none: .*start a new run"):
         zarr_arrays.open_store(group, "test")
 

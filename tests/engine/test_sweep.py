@@ -120,16 +120,12 @@ def test_an_error_of_the_disk_that_passes_is_tried_again(build, executor, tmp_pa
     assert len(Touch(passes.path).starts()) == len(Touch(stays.path).starts()) == 3
 
 
-def test_rows_that_are_not_finite_are_named(build, executor):
-    x = X.copy()
+def test_rows_that_are_not_finite_and_labels_outside_the_classes_are_named(build, executor):
+    x, y = X.copy(), Y.copy()
     x[[57, 58, 190], 1] = np.nan, np.inf, np.nan
-    with pytest.raises(DataError, match=r"2 of rows 50 to 74 .*\[57, 58\]|1 of rows 175 to 199 .*\[190\]"):
-        sweep(build(x=x), Sums(D), client=executor)
-
-
-def test_a_label_outside_the_classes_is_named(build, executor):
-    y = Y.copy()
     y[57] = 7
+    with pytest.raises(DataError, match=r"2 of rows 50 to 74 .*\[57, 58\]|1 of rows 175 to 199 .*\[190\]"):
+        sweep(build("dask", x=x), Sums(D), client=executor)
     with pytest.raises(DataError, match=r"y: row 57 has the label .*7.*, which is not one of the classes"):
         sweep(build(y=y), STATISTIC, client=executor)
 

@@ -75,10 +75,12 @@ def test_the_default_width_is_the_median_distance_of_landmarks():
     assert ARTLClassifier(landmarks=Z, gamma=0.5).fit(X, Y).kernel_.sigma == 1.0
 
 
-def test_a_refit_cannot_add_a_graph():
+def test_a_refit_cannot_add_a_graph_and_fewer_landmarks_need_a_new_fit():
     model = ARTLClassifier(**GIVEN, manifold=0.0).fit(X, Y)
     with pytest.raises(ConfigError, match="fitted without a graph"):
         model.set_params(manifold=1.0).refit()
+    with pytest.raises(ConfigError, match="fit with n_landmarks=5"):
+        model.with_landmarks(5)
 
 
 @pytest.mark.parametrize("dtype", [int, str, object])
@@ -152,32 +154,24 @@ def test_class_means_that_coincide_say_nothing_about_the_classes():
     assert np.mean(model.predict(rings[N_S:]) == TRUTH[N_S:]) > 0.9
 
 
-@pytest.mark.parametrize(
-    ("domain", "message"),
-    [
-        (None, "needs unlabelled rows of a target domain, but all rows are labelled"),
-        (np.zeros(N_S), r"needs unlabelled rows of a target domain, but every domain \(0\) has labelled rows"),
-        (np.arange(N_S) % 2, r"every domain \(0, 1\) has labelled rows"),
-    ],
-)
-def test_a_fit_without_unlabelled_target_rows_is_refused(domain, message):
-    with pytest.raises(DataError, match=message):
-        ARTLClassifier(**GIVEN).fit(X[:N_S], Y[:N_S], domain)
+REFUSED = [
+    (DataError, "needs unlabelled rows of a target domain, but all rows are labelled", (X[:N_S], Y[:N_S]), {}),
+    (DataError, r"every domain \(0\) has labelled rows", (X[:N_S], Y[:N_S], np.zeros(N_S)), {}),
+    (DataError, r"every domain \(0, 1\) has labelled rows", (X[:N_S], Y[:N_S], np.arange(N_S) % 2), {}),
+    (DataError, "only one class", (X, np.where(Y < 0, -1, 7)), {}),
+    (DataError, "at least 2 rows of the target, found 1", (X[: N_S + 1], Y[: N_S + 1]), {}),
+    (DataError, "row of the target with a positive weight", (X, Y, None, np.where(Y < 0, 0.0, 1.0)), {}),
+    *(
+        (ConfigError, "sharpness: expected one or two numbers above 0", (X, Y), {"sharpness": sharpness})
+        for sharpness in ((1.0, -2.0), (1.0,), (0.0, 3.0), ("a", "b"))
+    ),
+]
 
 
-def test_one_class_one_target_row_and_no_target_weight_are_refused():
-    with pytest.raises(DataError, match="only one class"):
-        ARTLClassifier(**GIVEN).fit(X, np.where(Y < 0, -1, 7))
-    with pytest.raises(DataError, match="at least 2 rows of the target, found 1"):
-        ARTLClassifier(**GIVEN).fit(X[: N_S + 1], Y[: N_S + 1])
-    with pytest.raises(DataError, match="expected a row of the target with a positive weight"):
-        ARTLClassifier(**GIVEN).fit(X, Y, sample_weight=np.where(Y < 0, 0.0, 1.0))
-
-
-@pytest.mark.parametrize("sharpness", [(1.0, -2.0), (1.0,), (0.0, 3.0), ("a", "b")])
-def test_invalid_sharpness_is_refused(sharpness):
-    with pytest.raises(ConfigError, match="sharpness: expected one or two numbers above 0"):
-        ARTLClassifier(**{**GIVEN, "sharpness": sharpness}).fit(X, Y)
+@pytest.mark.parametrize("kind, message, columns, settings", REFUSED)
+def test_fits_without_a_target_or_classes_and_an_invalid_sharpness_are_refused(kind, message, columns, settings):
+    with pytest.raises(kind, match=message):
+        ARTLClassifier(**{**GIVEN, **settings}).fit(*columns)
 
 
 def test_random_features_with_a_graph_are_refused():
@@ -186,11 +180,6 @@ def test_random_features_with_a_graph_are_refused():
         ARTLClassifier(**settings).fit(X, Y)
     model = ARTLClassifier(**settings, manifold=0.0).fit(X, Y)
     assert np.mean(model.predict(X[N_S:]) == TRUTH[N_S:]) > 0.8
-
-
-def test_fewer_landmarks_need_a_new_fit():
-    with pytest.raises(ConfigError, match="fit with n_landmarks=5"):
-        ARTLClassifier(**GIVEN).fit(X, Y).with_landmarks(5)
 
 
 @pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")

@@ -69,9 +69,7 @@ def test_lazy_rows_and_corpora_get_the_same_class_weights(make_corpus, small_ste
 
 
 def test_partial_fit_applies_class_weights():
-    model = KernelRidgeClassifier(class_weight=TABLE, **GIVEN)
-    expected = model.fit(X, CODES).decision_function(X)
-    del model
+    expected = KernelRidgeClassifier(class_weight=TABLE, **GIVEN).fit(X, CODES).decision_function(X)
     more = KernelRidgeClassifier(class_weight=TABLE, **GIVEN)
     for rows in (slice(80), slice(80, None)):
         more.partial_fit(X[rows], CODES[rows], classes=[0, 1, 2])

@@ -176,16 +176,9 @@ def test_invalid_penalties_are_refused(change):
         DICA(**{**LANDMARKS, **change}).fit(X, LABELS, DOMAIN)
 
 
-def test_an_unknown_label_is_refused_with_its_row():
-    codes = LABELS.copy()
-    codes[40] = 9
-    rows = as_rows(X, y=codes, domain=DOMAIN)
-    with pytest.raises(DataError, match="y: row 40 has the label 9"):
-        cell_counts(rows, Cells(np.array([2, 5, 11]), np.arange(4)))
-
-
-def test_cells_are_counted_from_the_columns(make_corpus):
-    corpus = make_corpus(X, y=CODES, domain=DOMAIN, classes=(0, 1, 2, 3))
-    counts = cell_counts(as_rows(corpus), Cells(np.array([2, 5, 11]), np.arange(4)))
+def test_cells_are_counted_from_the_columns_and_an_unknown_label_is_refused_with_its_row(make_corpus):
+    corpus, cells = make_corpus(X, y=CODES, domain=DOMAIN, classes=(0, 1, 2, 3)), Cells(np.unique(DOMAIN), np.arange(4))
     expected = [[np.sum((g == DOMAIN) & (c == CODES)) for c in (0, 1, 2, 3, -1)] for g in (2, 5, 11)]
-    assert_array_equal(counts, expected)
+    assert_array_equal(cell_counts(as_rows(corpus), cells), expected)
+    with pytest.raises(DataError, match="y: row 40 has the label 9"):
+        cell_counts(as_rows(X, y=np.where(np.arange(N) == 40, 9, LABELS), domain=DOMAIN), cells)

@@ -35,7 +35,7 @@ def model(kind=KernelRidge):
     return kind("rbf", n_landmarks=12, random_state=0)
 
 
-def test_a_dask_frame_gives_the_model_of_its_values(stored):
+def test_a_dask_frame_gives_the_model_of_its_values_and_columns(stored):
     frame = stored()
     lazy, expected = model().fit(frame[list("abc")], frame["y"]), model().fit(X, y)
     assert_array_equal(lazy.feature_names_in_, list("abc"))
@@ -50,6 +50,8 @@ def test_a_dask_frame_gives_the_model_of_its_values(stored):
     )
     mapped = Standardizer().fit(frame[list("abc")]).transform(frame[list("abc")])
     assert_allclose(mapped.take(np.arange(N)), (X - X.mean(0)) / X.std(0), atol=1e-9)
+    with pytest.raises(DataError, match="feature names should match"):
+        lazy.predict(frame[list("acb")])
 
 
 def test_the_fingerprint_of_a_frame_is_reproducible(stored):
@@ -98,12 +100,6 @@ def test_a_shuffled_frame_is_fitted_while_a_client_is_connected():
         for shuffled in SHUFFLED:
             fitted = KernelRidge("rbf", landmarks=X[:12]).fit(shuffled(frame)[list("abc")], shuffled(frame)["y"])
             assert_allclose(fitted.predict(FRAME[list("abc")]), expected, atol=1e-8)
-
-
-def test_other_columns_than_those_of_the_fit_are_refused(stored):
-    fitted = model().fit(stored()[list("abc")], stored()["y"])
-    with pytest.raises(DataError, match="feature names should match"):
-        fitted.predict(stored()[list("acb")])
 
 
 def test_a_partition_of_another_size_is_refused(stored, tmp_path):

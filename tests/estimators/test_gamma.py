@@ -14,8 +14,9 @@ from bigkernel.kernels.functions import as_kernel
 
 rng = np.random.default_rng(20260101)
 N, D = 60, 4
-X = 3 * rng.uniform(size=(N, D))  # above 0, for chi2
-NEW = 3 * rng.uniform(size=(20, D))
+UNITS = np.array([3.0, 2.0, 3.0, 4.0])
+X = UNITS * rng.uniform(size=(N, D))  # above 0, for chi2
+NEW = UNITS * rng.uniform(size=(20, D))
 y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.normal(size=N)
 LANDMARKS = X[:15]
 KINDS = [getattr(bigkernel, name) for name in bigkernel.__all__]

@@ -321,8 +321,3 @@ def test_the_trace_error_in_float32_matches_the_dense_matrix():
 def test_a_choice_needs_a_number(choice):
     with pytest.raises(ConfigError, match=rf"n_landmarks: expected a number with landmarks='{choice}'"):
         bk.KernelRidge(KERNEL, landmarks=choice).fit(X, y)
-
-
-def test_an_unknown_choice_is_refused():
-    with pytest.raises(ConfigError, match="'corners'"):
-        chosen("corners")

@@ -42,7 +42,7 @@ def test_coefficients_match_scikit_learn(ours, theirs, params, fit_intercept, ta
 @pytest.mark.parametrize("alpha", [0.0, 1e-6, 1.0])
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("units", [np.ones(D), 10.0 ** np.arange(-4, 6, 2)], ids=["one unit", "several"])
-@pytest.mark.parametrize("offset", [0.0, 1e5])
+@pytest.mark.parametrize("offset", [0.0, 1e5, 1e8])
 def test_offsets_and_units_cost_no_accuracy(offset, units, fit_intercept, alpha):
     rows = (X + offset * np.array([1, -1, 2, 0, 1])) * units
     model = Ridge(alpha, fit_intercept=fit_intercept).fit(rows, y)
@@ -50,6 +50,7 @@ def test_offsets_and_units_cost_no_accuracy(offset, units, fit_intercept, alpha)
     assert np.linalg.norm(model.predict(rows) - expected) <= 1e-8 * np.linalg.norm(y)
     assert_allclose(model.training_mse_, ((y - expected) ** 2).mean(), rtol=1e-7)
     assert model.diagnostics_["prediction_error"] < 1e-12
+    assert model.fit_report()["sums"] == "float64"
 
 
 @pytest.mark.parametrize("fit_intercept", [True, False])

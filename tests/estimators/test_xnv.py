@@ -86,16 +86,14 @@ def test_the_trace_error_is_that_of_both_views():
     assert gaussian.fit_report()["trace_error"] == pytest.approx(expected, abs=1e-8)
 
 
-def test_more_landmarks_than_available_are_refused():
-    with pytest.raises(ConfigError, match=f"from 1 to the {M} landmarks of a view"):
-        XNV(**GIVEN).fit(X, PARTLY).with_landmarks(M + 1)
-
-
-def test_the_report_describes_the_views():
-    report = XNV(**GIVEN).fit(X, PARTLY).fit_report()
+def test_the_report_describes_the_views_and_more_landmarks_than_theirs_are_refused():
+    model = XNV(**GIVEN).fit(X, PARTLY)
+    report = model.fit_report()
     assert report["view_ranks"] == [M, M]
     assert (report["landmarks"], report["rank"], report["labelled_rows"]) == (2 * M, M, 45)
     assert report["diagnostics"]["solution"] < 30
+    with pytest.raises(ConfigError, match=f"from 1 to the {M} landmarks of a view"):
+        model.with_landmarks(M + 1)
 
 
 @pytest.mark.parametrize(

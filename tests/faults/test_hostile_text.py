@@ -92,16 +92,16 @@ def job_of(evil):
     return {**board.snapshot(now), "workers": {}, "time": now}
 
 
-def test_lines_of_watch():
-    for evil in (HOSTILE, ESCAPES * 100_000):
-        stream = io.StringIO()
-        console = Console(file=stream, width=100)
-        for line in picture(job_of(evil), 100):
-            console.print(line)
-        require_letters(stream.getvalue())
-        assert len(stream.getvalue()) < 10_000
-        if evil == HOSTILE:
-            assert "\\x1b" in stream.getvalue()
+@pytest.mark.parametrize("evil", [HOSTILE, ESCAPES * 100_000], ids=["all", "long"])
+def test_lines_of_watch_and_the_page(evil):
+    stream, state = io.StringIO(), job_of(evil)
+    console = Console(file=stream, width=100)
+    for line in picture(state, 100):
+        console.print(line)
+    require_letters(stream.getvalue())
+    require_letters(render(state))
+    assert len(stream.getvalue()) < 10_000
+    assert evil != HOSTILE or "\\x1b" in stream.getvalue()
 
 
 def test_lines_above_the_bar(monkeypatch):
@@ -269,8 +269,3 @@ def test_labels_of_metrics():
         labels = [value for sample in samples for value in sample.labels.values()]
         assert max(map(len, labels)) < 2500
         assert any("\\x1b[2J" in label for label in labels)
-
-
-@pytest.mark.parametrize("evil", [HOSTILE, ESCAPES * 100_000], ids=["all", "long"])
-def test_the_page_shows_letters(evil):
-    require_letters(render(job_of(evil)))

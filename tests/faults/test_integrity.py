@@ -214,28 +214,7 @@ def test_flipped_bits_in_a_corpus_a_run_and_a_model_are_detected(corpus, interru
     assert min(hit.values()) >= 4, hit
 
 
-def test_a_corpus_without_a_manifest_or_with_an_unlisted_array_is_refused(corpus):
-    root = Path(corpus.path)
-    shutil.copytree(root / "y", root / "weight")
-    with pytest.raises(DataError, match=r"corpus/weight: array is not listed in the manifest"):
-        open_corpus(root)
-    shutil.rmtree(root / "weight")
-    shutil.rmtree(root / "manifest")
-    with pytest.raises(DataError, match=r"with a manifest, found none: .*ingest the source again"):
-        open_corpus(root)
-
-
 # ---------------------------------------------------------------- check
-
-
-def test_check_names_all_damage_of_a_run(corpus, interrupted):
-    assert kind_at(interrupted) == "run"
-    assert not any(chunk.damage for chunk in walk(interrupted, "run"))
-    flip(chunks_of(interrupted / "partials" / "0-2")[0], 5)
-    flip(interrupted / "receipts" / "0-0.json", 900)
-    receipt, partial = (str(chunk.damage) for chunk in walk(interrupted, "run") if chunk.damage)
-    assert "receipts/0-0.json" in receipt
-    assert "partials/0-2" in partial
 
 
 def run_check(*arguments):
@@ -267,9 +246,14 @@ def test_the_command_exits_with_3_or_7_and_names_all_damage(corpus, tmp_path):
         assert "ModelRejectedError" in errors
 
 
-def test_the_command_checks_runs_and_refuses_other_paths(interrupted, tmp_path):
+def test_the_command_names_all_damage_of_a_run_and_refuses_other_paths(interrupted, tmp_path):
     code, report, _ = run_check(interrupted)
     assert (code, report["kind"], report["intact"]) == (0, "run directory", True)
+    flip(chunks_of(interrupted / "partials" / "0-2")[0], 5)
+    flip(interrupted / "receipts" / "0-0.json", 900)
+    receipt, partial = run_check(interrupted)[1]["damaged"]
+    assert "receipts/0-0.json" in receipt
+    assert "partials/0-2" in partial
     (tmp_path / "empty").mkdir()
     for path, message in [(tmp_path / "nothing", "does not exist"), (tmp_path / "empty", "found something else")]:
         code, _, errors = run_check(path)

@@ -73,14 +73,15 @@ def test_identical_rows_have_rank_one_and_predict_the_shrunk_mean(alpha, dtype):
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_repeated_landmarks_predict_as_the_pseudo_inverse(fit_intercept):
+@pytest.mark.parametrize("alpha", [0.0, 1e-3, 1.0])
+def test_repeated_landmarks_predict_as_the_pseudo_inverse(alpha, fit_intercept):
     points = np.tile(X[:100], (2, 1))
-    model = KernelRidge(Gaussian(0.4), alpha=0.1, landmarks=points, fit_intercept=fit_intercept)
-    with pytest.warns(RankDeficiencyWarning, match="200 landmarks has numerical rank 100"):
+    model = KernelRidge(Gaussian(0.4), alpha=alpha, landmarks=points, fit_intercept=fit_intercept)
+    with pytest.warns(RankDeficiencyWarning, match="200 landmarks has numerical rank 100; dropping 100 landmarks"):
         model.fit(X, Y)
     assert model.rank_ == 100
     assert diagnosed(model)["duplicate_landmarks"] == 100
-    expected = dense(lambda a, b: reference.gaussian(a, b, 0.4), points, 0.1, fit_intercept=fit_intercept)
+    expected = dense(lambda a, b: reference.gaussian(a, b, 0.4), points, alpha, fit_intercept=fit_intercept)
     assert_allclose(model.predict(NEW), expected, atol=1e-8)
 
 
@@ -90,7 +91,17 @@ def test_repeated_landmarks_predict_as_the_pseudo_inverse(fit_intercept):
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize(
     "n, m, d, q",
-    [(1, 1, 1, 1), (2, 1, 1, 50), (5, 20, 3, 1), (1, 6, 2, 3), (40, 1, 3, 50), (40, 12, 1, 1), (3, 3, 1, 2)],
+    [
+        (1, 1, 1, 1),
+        (2, 1, 1, 50),
+        (5, 20, 3, 1),
+        (1, 6, 2, 3),
+        (40, 1, 3, 50),
+        (1, 1, 3, 50),
+        (1, 15, 3, 50),
+        (40, 12, 1, 1),
+        (3, 3, 1, 2),
+    ],
 )
 def test_extreme_shapes_give_the_dense_answer(n, m, d, q, fit_intercept):
     x, y, points = X[:n, :d], np.tile(Y, (1, 17))[:n, :q], np.vstack([X, NEW])[:m, :d] + 0.1

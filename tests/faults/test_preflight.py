@@ -60,22 +60,29 @@ def joined(tmp_path):
             process.wait()
 
 
-def test_f35_a_worker_without_bigkernel_is_named_before_the_first_task(joined, rows, touch, tmp_path):
-    fake = tmp_path / "modules" / "bigkernel"
-    fake.mkdir(parents=True)
-    (fake / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'bigkernel'\")\n")
-    client = joined(modules=fake.parent)
-    with pytest.raises(ConfigError, match=r"worker tcp://\S+ cannot import bigkernel .* install it there"):
-        sweep(rows, Sums(D, touch), client=client)
-    assert touch.starts() == []
-
-
-def test_f35_a_worker_of_another_version_is_refused_with_both_versions(joined, rows, touch, tmp_path):
-    modules = tmp_path / "modules"
-    modules.mkdir()
-    (modules / "sitecustomize.py").write_text("import numpy\nnumpy.__version__ += '.1'\n")
-    client = joined(modules=modules)
-    message = r"worker tcp://\S+: found numpy \S+\.1, expected \S+ as on the driver; install"
+@pytest.mark.parametrize(
+    "module, content, message",
+    [
+        (
+            "bigkernel/__init__.py",
+            "raise ModuleNotFoundError(\"No module named 'bigkernel'\")\n",
+            r"worker tcp://\S+ cannot import bigkernel .* install it there",
+        ),
+        (
+            "sitecustomize.py",
+            "import numpy\nnumpy.__version__ += '.1'\n",
+            r"worker tcp://\S+: found numpy \S+\.1, expected \S+ as on the driver; install",
+        ),
+    ],
+    ids=["without bigkernel", "of another version"],
+)
+def test_f35_a_worker_with_other_modules_is_named_before_the_first_task(
+    joined, rows, touch, tmp_path, module, content, message
+):
+    path = tmp_path / "modules" / module
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    client = joined(modules=tmp_path / "modules")
     with pytest.raises(ConfigError, match=message):
         sweep(rows, Sums(D, touch), client=client)
     assert touch.starts() == []

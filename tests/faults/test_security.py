@@ -257,18 +257,13 @@ def test_connect_names_certificate_errors_within_seconds(secured, tls, others):
         default_client()
 
 
-def test_tls_to_a_scheduler_without_tls_is_refused(cluster, tls):
-    with (
-        pytest.raises(ConfigError, match=r"no encrypted connection could be made.*the scheduler uses tcp://"),
-        connect(cluster.scheduler_address.replace("tcp", "tls"), tls=tls),
+def test_tls_to_a_scheduler_without_tls_and_the_address_of_a_worker_are_refused(cluster, tls):
+    for address, security, message in (
+        (cluster.scheduler_address.replace("tcp", "tls"), tls, r"no encrypted .* made.*the scheduler uses tcp://"),
+        (next(iter(cluster.scheduler_info["workers"])), None, "expected a scheduler, found a Worker"),
     ):
-        pass
-
-
-def test_the_address_of_a_worker_is_refused(cluster):
-    worker = next(iter(cluster.scheduler_info["workers"]))
-    with pytest.raises(ConfigError, match="expected a scheduler, found a Worker"), connect(worker):
-        pass
+        with pytest.raises(ConfigError, match=message), connect(address, tls=security):
+            pass
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls"])

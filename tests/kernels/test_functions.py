@@ -181,17 +181,6 @@ def test_landmarks_of_another_width_or_beyond_the_dtype_are_refused(rng):
         Gaussian(1.0).bind(Z, np.float64)
 
 
-def test_the_scaled_bandwidth_is_that_of_scikit_learn(rng):
-    X = rng.normal(size=(40, 6)) * rng.uniform(0.1, 5, 6) + 3
-    gamma = 1 / (6 * X.var())
-    assert Gaussian().resolve(X).sigma == pytest.approx((2 * gamma) ** -0.5, rel=1e-12)
-    assert Matern().resolve(X).sigma == pytest.approx((2 * gamma) ** -0.5, rel=1e-12)
-    assert Polynomial().resolve(X).gamma == pytest.approx(gamma, rel=1e-12)
-    assert Sigmoid().resolve(X).gamma == pytest.approx(gamma, rel=1e-12)
-    assert Laplacian().resolve(X).sigma == pytest.approx(6 * X.std(), rel=1e-12)
-    assert_allclose(Gaussian()(X), pairwise.rbf_kernel(X, gamma=gamma), rtol=1e-10)
-
-
 def test_a_weighted_bandwidth_is_that_of_repeated_rows(rng):
     X, times = rng.normal(size=(20, 3)), rng.integers(0, 4, 20)
     for kernel in (Gaussian(), Laplacian(), Matern(), Polynomial(), Sigmoid()):
@@ -231,14 +220,12 @@ def test_a_kernel_object_is_taken_as_it_is_and_anything_else_refused():
     for wrong in ("rfb", "", None, 3, Gaussian):
         with pytest.raises(ConfigError, match=r"kernel"):
             as_kernel(wrong)
-    for gamma in (0, -1, float("nan")):
-        with pytest.raises(ConfigError, match=r"gamma"):
-            as_kernel("rbf", gamma=gamma)
 
 
 WRONG = [
     *((kind, {name: value}) for kind, name in [(Gaussian, "sigma"), (Matern, "sigma"), (Laplacian, "sigma")]
-      for value in (0, float("nan"), float("inf"), True, "wide", [[1.0, 1.0]], [1.0, 0.0], [1.0] * 3)),
+      for value in (0, -1.0, 1e-200, float("nan"), float("inf"), True, "wide", [[1.0, 1.0]], [1.0, 0.0],
+                    [1.0, float("nan")], [1.0] * 3)),
     *((Polynomial, {"degree": value}) for value in (0, 1.5, True, float("nan"), float("inf"), "3")),
     *((Polynomial, {"coef0": value}) for value in (-1, float("inf"))),
     *((kind, {"gamma": value}) for kind in (Polynomial, Sigmoid) for value in (0, float("nan"), [1.0, 1.0])),

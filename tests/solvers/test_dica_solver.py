@@ -62,28 +62,19 @@ every_form = pytest.mark.parametrize("form", [exactly, by_landmarks])
 
 @every_case
 @every_invariance
-def test_the_exact_form_is_that_of_the_paper(labels, invariance):
-    result = exactly(labels, invariance=invariance)
-    _, values, B = dense.components(K, DOMAIN, ALPHA, COUNT, labels=labels, epsilon=EPSILON, invariance=invariance)
-    expected = dense.project(K, OF_NEW, B)
-    assert_allclose(result.eigenvalues, values, rtol=1e-9)
-    assert_allclose(dense.up_to_sign(OF_NEW @ result.coef + result.intercept, expected), expected, atol=1e-8)
-
-
-@every_case
-@every_invariance
-def test_few_landmarks_are_the_paper_with_the_kernel_of_nystrom(labels, invariance):
-    points = X[:12]
-    block, core = reference.gaussian(X, points, SIGMA), reference.gaussian(points, points, SIGMA)
-    nystrom = block @ np.linalg.solve(core, block.T)
-    of_new = reference.gaussian(NEW, points, SIGMA)
-    _, values, B = dense.components(
-        nystrom, DOMAIN, ALPHA, COUNT, labels=labels, epsilon=EPSILON, invariance=invariance
-    )
-    expected = dense.project(nystrom, of_new @ np.linalg.solve(core, block.T), B)
-    result = by_landmarks(labels, points, invariance=invariance)
+@every_form
+def test_components_are_those_of_the_paper_with_the_kernel_or_that_of_nystrom(form, labels, invariance):
+    kernel, of_new, of_points, points = K, OF_NEW, OF_NEW, {}
+    if form is by_landmarks:
+        points = {"points": X[:12]}
+        block, core = reference.gaussian(X, X[:12], SIGMA), reference.gaussian(X[:12], X[:12], SIGMA)
+        of_points = reference.gaussian(NEW, X[:12], SIGMA)
+        kernel, of_new = (values @ np.linalg.solve(core, block.T) for values in (block, of_points))
+    result = form(labels, invariance=invariance, **points)
+    _, values, B = dense.components(kernel, DOMAIN, ALPHA, COUNT, labels=labels, epsilon=EPSILON, invariance=invariance)
+    expected = dense.project(kernel, of_new, B)
     assert_allclose(result.eigenvalues, values, rtol=1e-8)
-    assert_allclose(dense.up_to_sign(of_new @ result.coef + result.intercept, expected), expected, atol=1e-8)
+    assert_allclose(dense.up_to_sign(of_points @ result.coef + result.intercept, expected), expected, atol=1e-8)
 
 
 @pytest.mark.parametrize("labels", [None, LABELS["none in one domain"]], ids=["UDICA", "DICA"])

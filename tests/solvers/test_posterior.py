@@ -1,5 +1,6 @@
 """Predictive variances against dense Gaussian processes: weights, constants, noise that vanishes, ranks that fail."""
 
+import itertools
 import pickle
 import tracemalloc
 from dataclasses import replace
@@ -31,6 +32,8 @@ X, NEW = rng.normal(size=(N, D)), rng.normal(size=(Q, D))
 Z = rng.normal(size=(M, D))
 WEIGHT = rng.uniform(0.2, 3, N)
 SOME_ZERO = np.where(np.arange(N) % 7 == 0, 0, WEIGHT)
+FORMS = ["exact", "nystrom"]
+every_form = pytest.mark.parametrize("form", FORMS)
 KERNELS = {name: (kernel, reference.of_kernel(kernel)) for name, kernel in POSITIVE.items() if "lengths" not in name}
 
 
@@ -38,32 +41,19 @@ def diagonal(k, rows=NEW):
     return np.diagonal(k(rows, rows))
 
 
-def gp_variance(K, K_cross, k_diag, alpha, weight=None, constant=False):
-    """Var[y | x] of noise variances α/w_i, and with a constant of infinite prior variance, from one bordered system.
-
-    k(x, x) − [k; 1]ᵀ [[A, 1], [1ᵀ, 0]]⁻¹ [k; 1] + α with A = K + αW⁻¹ (universal kriging); rows of weight 0 left out.
-    """
-    weight = np.ones(len(K)) if weight is None else weight
-    used = weight > 0
-    A, k = K[np.ix_(used, used)] + np.diag(alpha / weight[used]), K_cross[:, used].T
-    if constant:
-        ones = np.ones((len(A), 1))
-        A = np.block([[A, ones], [ones.T, np.zeros((1, 1))]])
-        k = np.vstack([k, np.ones((1, k.shape[1]))])
-    return k_diag - np.sum(k * np.linalg.solve(A, k), axis=0) + alpha
-
-
-def exact(k, alpha, *, rows=X, new=NEW, weight=None, fit_intercept=False):
-    posterior = exact_posterior(k(rows, rows), alpha, fit_intercept=fit_intercept, weight=weight)
-    return posterior.variance(k(new, rows), diagonal(k, new))
-
-
-def nystrom(k, alpha, *, landmarks=Z, rows=X, new=NEW, weight=None, fit_intercept=False):
-    whitening = quietly(whiten, k(landmarks, landmarks))
+def posterior_of(form, k, alpha, *, rows=X, landmarks=Z, weight=None, fit_intercept=False, dtype=np.float64):
+    """The posterior of the exact form or of that with landmarks, and the rows or landmarks of its kernel values."""
+    if form == "exact":
+        return exact_posterior(k(rows, rows), alpha, fit_intercept=fit_intercept, weight=weight), rows
+    whitening = quietly(whiten, k(landmarks, landmarks), eps=float(np.finfo(dtype).eps))
     moments = moments_of(k(rows, landmarks), np.zeros(len(rows)), weight)
     small = reduce_and_centre(moments, whitening, fit_intercept=fit_intercept)[2]
-    posterior = nystrom_posterior(small, len(rows), whitening, alpha, fit_intercept=fit_intercept)
-    return posterior.variance(k(new, landmarks), diagonal(k, new))
+    return nystrom_posterior(small, len(rows), whitening, alpha, fit_intercept=fit_intercept), landmarks
+
+
+def variance(form, k, alpha, *, new=NEW, **options):
+    posterior, points = posterior_of(form, k, alpha, **options)
+    return posterior.variance(k(new, points), diagonal(k, new))
 
 
 def gaussian(A, B):
@@ -74,33 +64,31 @@ def gaussian(A, B):
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("alpha", [1e-3, 1e3])
 @pytest.mark.parametrize("name", ["gaussian", "linear", "polynomial"])
-@pytest.mark.parametrize("form", [exact, nystrom])
+@every_form
 def test_the_variance_is_that_of_the_gaussian_process_of_rows_or_landmarks(form, name, alpha, fit_intercept, weight):
-    k = KERNELS[name][1]
-    variance = form(k, alpha, weight=weight, fit_intercept=fit_intercept)
-    K, K_cross, near = k(X, X), k(NEW, X), 1e-8
-    if form is nystrom:
-        T = reference.whitening(k(Z, Z))
-        Phi, Phi_new, near = k(X, Z) @ T, k(NEW, Z) @ T, 1e-7
-        K, K_cross = Phi @ Phi.T, Phi_new @ Phi.T
-    assert_allclose(variance, gp_variance(K, K_cross, diagonal(k), alpha, weight, fit_intercept), rtol=near)
+    k, noise = KERNELS[name][1], (alpha, weight, fit_intercept)
+    if form == "exact":
+        expected = reference.gp_variance_exact(k(X, X), k(NEW, X), diagonal(k), *noise)
+    else:
+        expected = reference.gp_variance_nystrom(k(X, Z), k(Z, Z), k(NEW, Z), diagonal(k), *noise)
+    result = variance(form, k, alpha, weight=weight, fit_intercept=fit_intercept)
+    assert_allclose(result, expected, rtol=1e-8 if form == "exact" else 1e-7)
 
 
-@pytest.mark.parametrize("form", [exact, nystrom])
+@every_form
 @pytest.mark.parametrize("alpha", [0.0, 1e-300, 1e-30, 1e-20])
 def test_without_noise_features_of_the_rows_are_certain_and_others_keep_their_prior(form, alpha):
     rows = np.column_stack([X[:8, :2], np.zeros(8)])  # the third feature is 0 in all rows
     new = np.column_stack([NEW[:, :2], np.linspace(-2, 2, Q)])
-    options = {"landmarks": np.vstack([rows, np.eye(3)])} if form is nystrom else {}
-    result = form(reference.linear, alpha, rows=rows, new=new, **options)
+    result = variance(form, reference.linear, alpha, rows=rows, new=new, landmarks=np.vstack([rows, np.eye(3)]))
     assert_allclose(result, new[:, 2] ** 2, atol=1e-12)
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("alpha", [0.0, 1e-25])
 def test_without_noise_repeated_rows_change_no_variance(alpha, fit_intercept):
-    once = exact(gaussian, 0.0, rows=X[:10], fit_intercept=fit_intercept)
-    twice = exact(gaussian, alpha, rows=np.repeat(X[:10], 2, axis=0), fit_intercept=fit_intercept)
+    once = variance("exact", gaussian, 0.0, rows=X[:10], fit_intercept=fit_intercept)
+    twice = variance("exact", gaussian, alpha, rows=np.repeat(X[:10], 2, axis=0), fit_intercept=fit_intercept)
     assert_allclose(twice, once, atol=1e-9)
 
 
@@ -129,20 +117,18 @@ def test_a_variance_is_never_below_the_noise_and_always_a_number(seed, n, m, alp
     new = np.vstack([new, rows])
     landmarks = rng.normal(size=(m, 2))
     weight = np.where(rng.random(n) < 0.3, 0.0, rng.uniform(0, 3, n)) + (np.arange(n) == 0)
-    for options in ({}, {"weight": weight}):
-        for result in (
-            exact(k, alpha, rows=rows, new=new, fit_intercept=fit_intercept, **options),
-            nystrom(k, alpha, landmarks=landmarks, rows=rows, new=new, fit_intercept=fit_intercept, **options),
-        ):
-            assert np.isfinite(result).all()
-            assert (result >= alpha).all()
+    given = {"rows": rows, "new": new, "landmarks": landmarks, "fit_intercept": fit_intercept}
+    for form, some_weights in itertools.product(FORMS, (None, weight)):
+        result = variance(form, k, alpha, weight=some_weights, **given)
+        assert np.isfinite(result).all()
+        assert (result >= alpha).all()
 
 
+@every_form
 @pytest.mark.parametrize("alpha", [-1.0, float("nan"), float("inf")])
-def test_an_invalid_alpha_is_refused(alpha):
-    for form in (exact, nystrom):
-        with pytest.raises(ConfigError, match="alpha"):
-            form(gaussian, alpha)
+def test_an_invalid_alpha_is_refused(form, alpha):
+    with pytest.raises(ConfigError, match="alpha"):
+        variance(form, gaussian, alpha)
 
 
 def problem(rank, size=9, seed=3):
@@ -189,26 +175,20 @@ def test_rounding_of_the_rotation_is_divided_by_what_scales_the_sums_of_probed_r
     assert_allclose(rotations[-1], rotations[0] / 2, rtol=1e-3, atol=1e-3 * np.abs(rotations[0]).max())
 
 
-def predictor(kernel, form, *, rows=X, landmarks=Z, alpha=0.3, dtype=np.float64, fit_intercept=True):
+def predictor(kernel, form, *, alpha=0.3, dtype=np.float64, **options):
     """A predictor with its posterior and random coefficients."""
-    if form == "exact":
-        posterior, points = exact_posterior(kernel(rows), alpha, fit_intercept=fit_intercept), rows
-    else:
-        whitening = quietly(whiten, kernel(landmarks), eps=float(np.finfo(dtype).eps))
-        moments = moments_of(kernel(rows, landmarks), np.zeros(len(rows)))
-        small = reduce_and_centre(moments, whitening, fit_intercept=fit_intercept)[2]
-        posterior, points = nystrom_posterior(small, N, whitening, alpha, fit_intercept=fit_intercept), landmarks
+    posterior, points = posterior_of(form, kernel, alpha, dtype=dtype, fit_intercept=True, **options)
     coef, b = np.random.default_rng(0).normal(size=(len(points), 2)), np.array([1.0, -1.0])
     return SpreadPredictor(LandmarkMap(kernel, points, np.dtype(dtype)), coef, b, posterior=posterior)
 
 
 @pytest.mark.parametrize("block_rows", [7, 2048])
-@pytest.mark.parametrize("form", ["exact", "nystrom"])
+@every_form
 @pytest.mark.parametrize("kernel, k", KERNELS.values(), ids=KERNELS)
 def test_the_last_column_is_the_deviation_and_the_others_the_prediction(kernel, k, form, block_rows):
     model = predictor(kernel, form)
     values = model.values(Chunk(NEW, block_rows=block_rows))
-    expected = exact(k, 0.3, fit_intercept=True) if form == "exact" else nystrom(k, 0.3, fit_intercept=True)
+    expected = variance(form, k, 0.3, fit_intercept=True)
     assert values.shape == (Q, model.width) == (Q, 3)
     # the distance of a row to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
     assert_allclose(values[:, -1], np.sqrt(expected), atol=1e-7)

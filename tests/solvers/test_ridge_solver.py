@@ -85,32 +85,6 @@ def test_exact_weights_with_an_intercept_are_repeated_rows():
     assert_allclose(K @ dual, K[:, again] @ repeated, rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("fit_intercept", [False, True])
-@pytest.mark.parametrize("alpha", [0.0, 1e-3, 1.0])
-def test_repeated_landmarks_predict_as_the_pseudo_inverse_and_warn(alpha, fit_intercept):
-    rng = np.random.default_rng(2)
-    X = rng.normal(size=(400, 8))
-    Z = np.repeat(X[:100], 2, axis=0)[rng.permutation(200)]
-    B, K = reference.gaussian(X, Z, 1.5), reference.gaussian(Z, Z, 1.5)
-    y = np.sin(X[:, :1])
-    with pytest.warns(RankDeficiencyWarning, match="200 landmarks has numerical rank 100; dropping 100 landmarks"):
-        w = whiten(K, kernel="gaussian")
-    assert w.rank == 100
-    coef, b, _ = nystrom_ridge(moments_of(B, y), w, alpha, fit_intercept=fit_intercept)
-    expected, expected_b = reference.nystrom_krr(B, K, y, alpha, fit_intercept)
-    assert_allclose(B @ coef + b, B @ expected + expected_b, atol=1e-8)
-
-
-@pytest.mark.parametrize("n_targets", [1, 50])
-def test_one_landmark_one_row_one_target_or_fifty(n_targets):
-    Y = np.random.default_rng(0).normal(size=(N, n_targets))
-    for rows, m in ((slice(0, 1), M), (slice(0, N), 1), (slice(0, 1), 1)):
-        coef, b, _ = nystrom_ridge(moments_of(B[rows, :m], Y[rows]), whiten(CORE[:m, :m]), 0.2, fit_intercept=True)
-        expected, expected_b = reference.nystrom_krr(B[rows, :m], CORE[:m, :m], Y[rows], 0.2, True)
-        assert coef.shape == (m, n_targets)
-        assert_allclose(NEW[:, :m] @ coef + b, NEW[:, :m] @ expected + expected_b, rtol=1e-9, atol=1e-12)
-
-
 def test_problems_without_columns_or_rows_have_empty_or_zero_solutions():
     assert ridge(np.zeros((0, 0)), np.zeros((0, 2)), 1.0).shape == (0, 2)
     assert_array_equal(ridge(np.zeros((3, 3)), np.ones((3, 1)), 0.0), 0)

@@ -250,17 +250,25 @@ def sssl_all(B, K_mm, labelled_mask, Y, s, alpha, graph=None):
 # ---------------------------------------------------------------- predictive variance
 
 
-def gp_variance_exact(K_train, K_cross, k_diag, noise):
-    """Var[y | x] = k(x, x) − k(x, X)(K + σ²I)⁻¹ k(X, x) + σ² (Rasmussen & Williams 2006, eq. 2.26, plus noise).
+def gp_variance_exact(K_train, K_cross, k_diag, noise, weight=None, constant=False):
+    """Var[y | x] = k(x, x) − k(x, X)(K + σ²W⁻¹)⁻¹ k(X, x) + σ² (Rasmussen & Williams 2006, eq. 2.26, plus noise).
 
-    K_train (n, n); K_cross (q, n) = k(X_new, X); k_diag (q,); noise is the variance σ²; returns (q,).
+    K_train (n, n); K_cross (q, n) = k(X_new, X); k_diag (q,); noise is the variance σ², that of row i is σ²/w_i, and
+    rows of weight 0 are left out; returns (q,). With a constant of infinite prior variance, from the bordered system
+    [[A, 1], [1ᵀ, 0]] with A = K + σ²W⁻¹ (universal kriging).
     """
     K_train, K_cross = np.asarray(K_train, dtype=np.float64), _rows(K_cross)
-    solved = np.linalg.solve(K_train + noise * np.eye(len(K_train)), K_cross.T)
-    return np.asarray(k_diag, dtype=np.float64) - np.sum(K_cross * solved.T, axis=1) + noise
+    weight = _weights(weight, len(K_train))
+    used = weight > 0
+    A, k = K_train[np.ix_(used, used)] + np.diag(noise / weight[used]), K_cross[:, used].T
+    if constant:
+        ones = np.ones((len(A), 1))
+        A = np.block([[A, ones], [ones.T, np.zeros((1, 1))]])
+        k = np.vstack([k, np.ones((1, k.shape[1]))])
+    return np.asarray(k_diag, dtype=np.float64) - np.sum(k * np.linalg.solve(A, k), axis=0) + noise
 
 
-def gp_variance_nystrom(B, K_mm, B_new, k_diag, noise):
+def gp_variance_nystrom(B, K_mm, B_new, k_diag, noise, weight=None, constant=False):
     """DTC: k(x, x) − Q_{xX}(Q_XX + σ²I)⁻¹ Q_{Xx} + σ² with Q = B K_mm⁺ Bᵀ, in its dense n×n form.
 
     By Woodbury this is σ² φ(x)ᵀ(ΦᵀΦ + σ²I)⁻¹φ(x) + [k(x, x) − φ(x)ᵀφ(x)] + σ².
@@ -269,4 +277,4 @@ def gp_variance_nystrom(B, K_mm, B_new, k_diag, noise):
     """
     T = whitening(K_mm)
     Phi, Phi_new = _rows(B) @ T, _rows(B_new) @ T
-    return gp_variance_exact(Phi @ Phi.T, Phi_new @ Phi.T, k_diag, noise)
+    return gp_variance_exact(Phi @ Phi.T, Phi_new @ Phi.T, k_diag, noise, weight, constant)
