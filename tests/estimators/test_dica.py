@@ -8,8 +8,9 @@ import pytest
 import reference
 import reference_domains
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 
-from bigkernel import DICA, Gaussian
+from bigkernel import DICA, JDA, Gaussian
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.inputs import cell_counts, distinct
@@ -162,18 +163,25 @@ def test_invalid_labels_are_refused(form, labels, message):
         DICA(**form).fit(X, labels, DOMAIN)
 
 
-@FORMS
-@BOTH
-def test_constant_rows_are_refused(form, supervised):
-    flat = {**form, "landmarks": np.ones((1, D))} if "landmarks" in form else form
-    with pytest.raises(DataError, match=r"found no component, .*n_samples = 150"):
-        DICA(**flat, supervised=supervised).fit(np.ones((N, D)), LABELS, DOMAIN)
+@pytest.mark.parametrize("model", [DICA(), DICA(supervised=False), JDA()], ids=["DICA", "UDICA", "JDA"])
+@pytest.mark.parametrize("form", [{}, {"landmarks": np.ones((1, D))}], ids=["exact", "landmarks"])
+def test_constant_rows_are_refused(model, form):
+    labels = np.where(DOMAIN == 2, -1, LABELS) if isinstance(model, JDA) else LABELS
+    reason = "as the rows do not differ" if isinstance(model, JDA) else ".*n_samples = 150"
+    with pytest.raises(DataError, match=f"found no component, {reason}"):
+        clone(model).set_params(kernel=Gaussian(SIGMA), **form).fit(np.ones((N, D)), labels, DOMAIN)
 
 
-@pytest.mark.parametrize("change", [{"alpha": 0.0}, {"alpha": -1.0}, {"epsilon": -0.1}, {"invariance": -1.0}])
-def test_invalid_penalties_are_refused(change):
-    with pytest.raises(ValueError, match=next(iter(change))):
-        DICA(**{**LANDMARKS, **change}).fit(X, LABELS, DOMAIN)
+@pytest.mark.parametrize(
+    "kind, change",
+    [
+        *((DICA, {name: value}) for name, value in (("alpha", 0.0), ("alpha", -1.0), ("epsilon", -0.1))),
+        *((DICA, {"invariance": -1.0}), (JDA, {"alpha": 0.0}), (JDA, {"label_alpha": -1.0})),
+    ],
+)
+def test_invalid_penalties_are_refused(kind, change):
+    with pytest.raises(ValueError, match=next(iter(change)).removeprefix("label_")):
+        kind(kernel=Gaussian(SIGMA), landmarks=Z, **change).fit(X, np.where(DOMAIN == 2, -1, LABELS), DOMAIN)
 
 
 def test_cells_are_counted_from_the_columns_and_an_unknown_label_is_refused_with_its_row(make_corpus):

@@ -53,11 +53,17 @@ def test_sigmoid_and_matern_resolve_the_same_gamma(gamma):
     assert 1 / (2 * length**2) == pytest.approx(expected_gamma("matern", gamma, X), rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["rbf", "laplacian", "poly", "chi2"])
+SHAPES = {"polynomial": {"degree": 2, "coef0": 0.5}, "sigmoid": {"coef0": 0.5}}
+
+
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")  # of the sigmoid
+@pytest.mark.parametrize("name", ["rbf", "laplacian", "poly", "chi2", *SHAPES])
 @gammas
-def test_scale_uses_the_variance_of_the_landmarks(name, gamma):
-    features = Nystroem(name, gamma=gamma, landmarks=LANDMARKS, dtype="float64").fit(X)
-    expected = pairwise.pairwise_kernels(NEW, LANDMARKS, metric=name, gamma=expected_gamma(name, gamma, LANDMARKS))
+def test_scale_uses_the_variance_of_the_landmarks_in_kernels_of_scikit_learn(name, gamma):
+    given = SHAPES.get(name, {})
+    features = Nystroem(name, gamma=gamma, landmarks=LANDMARKS, dtype="float64", **given).fit(X)
+    given = {**given, "gamma": expected_gamma(name, gamma, LANDMARKS)}
+    expected = pairwise.pairwise_kernels(NEW, LANDMARKS, metric=name, **given)
     assert_allclose(features.kernel_(NEW, LANDMARKS), expected, rtol=1e-9)
 
 

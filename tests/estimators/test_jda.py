@@ -11,7 +11,6 @@ from reference_domains import up_to_sign
 from sklearn.pipeline import make_pipeline
 
 from bigkernel import JDA, Gaussian, KernelRidgeClassifier
-from bigkernel.errors import ConfigError, DataError
 
 rng = np.random.default_rng(43)
 N_S, N_T, D, S, SIGMA = 50, 40, 6, 7, 2.5
@@ -64,14 +63,3 @@ def test_random_features_can_replace_landmarks():
     model = JDA(**{**GIVEN, "n_components": 2}, **settings).fit(X, Y)
     expected = JDA(**{**GIVEN, "n_components": 2}, n_rounds=0).fit(X, Y)
     assert_allclose(model.eigenvalues_, expected.eigenvalues_, rtol=0.2)
-
-
-@pytest.mark.parametrize(("name", "value"), [("alpha", 0.0), ("label_alpha", -1.0)])
-def test_invalid_penalties_are_refused(name, value):
-    with pytest.raises(ConfigError, match="alpha: expected"):
-        JDA(**{**GIVEN, name: value}).fit(X, Y)
-
-
-def test_constant_rows_are_refused():
-    with pytest.raises(DataError, match="found no component, as the rows do not differ"):
-        JDA(**GIVEN, landmarks=np.ones((3, D))).fit(np.ones_like(X), Y)

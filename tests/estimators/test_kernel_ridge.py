@@ -63,10 +63,14 @@ def test_exact_fits_solve_the_dense_system(kernel, weight, fit_intercept):
     assert_allclose(model.intercept_, intercept, atol=1e-7)
 
 
-def test_an_exact_fit_refuses_a_matrix_larger_than_memory(monkeypatch):
+def test_an_exact_fit_and_its_deviations_refuse_a_matrix_larger_than_memory(monkeypatch):
+    model = KernelRidge().fit(X, y)
     monkeypatch.setattr(checks, "EXACT_BYTES", 8 * N * N - 1)
     with pytest.raises(PlanTooLargeError, match=r"120×120.*n_landmarks"):
         KernelRidge().fit(X, y)
+    with pytest.raises(PlanTooLargeError, match="120×120"):
+        model.predict(NEW, return_std=True)
+    assert model.predict(NEW).shape == (30,)
 
 
 @ignore_rank_warnings

@@ -15,8 +15,7 @@ from sklearn.pipeline import make_pipeline
 
 import bigkernel as bk
 from bigkernel.data import run_directory
-from bigkernel.errors import ConfigError, PlanTooLargeError
-from bigkernel.estimators import checks
+from bigkernel.errors import ConfigError
 
 rng = np.random.default_rng(20060102)
 N, D, M, ALPHA = 90, 4, 12, 0.3
@@ -254,11 +253,3 @@ def test_other_estimators_have_no_deviations(name, make_corpus, tmp_path):
     with pytest.raises(ConfigError, match=f"std: {name} has no predictive standard deviation"):
         model.predict_to(corpus, tmp_path / "out", std=True)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
-
-
-def test_deviations_of_an_exact_fit_refuse_a_matrix_larger_than_memory(monkeypatch):
-    model = bk.KernelRidge(**SAME).fit(X, y)
-    monkeypatch.setattr(checks, "EXACT_BYTES", 8 * N * N - 1)
-    assert model.predict(NEW).shape == (33,)
-    with pytest.raises(PlanTooLargeError, match="90×90"):
-        model.predict(NEW, return_std=True)

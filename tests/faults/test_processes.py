@@ -304,6 +304,16 @@ def make_old(file):
     os.utime(file, (old, old))
 
 
+def require_taken_by_age(run, message):
+    """Assert that the lock of a run is refused while it is new, and taken once it is old; return who left it."""
+    with pytest.raises(RunLockedError, match=message):
+        Lock(run).acquire()
+    make_old(run / "lock.json")
+    with locked(run) as lock:
+        lock.require()
+        return lock.left_by
+
+
 def test_f29_the_lock_of_another_host_is_taken_by_its_age(tmp_path, monkeypatch):
     with locked(tmp_path), pytest.raises(RunLockedError, match="in use by process"):
         Lock(tmp_path).acquire()
@@ -332,23 +342,15 @@ def test_f29_process_numbers_of_another_namespace_are_ignored(tmp_path, monkeypa
         patch.setattr("bigkernel.data.run_lock._namespace", lambda: "pid:[1]")
         patch.setattr("bigkernel.data.run_lock._birth", lambda pid: "there")
         lock.acquire()
-    with pytest.raises(RunLockedError, match="in use by process"):
-        Lock(tmp_path).acquire()
-    make_old(tmp_path / "lock.json")
-    with locked(tmp_path):
-        pass
+    require_taken_by_age(tmp_path, "in use by process")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "a", "pid": -1, "since": "", "birth": ""}'])
 def test_f29_a_damaged_lock_is_refused_and_taken_by_its_age(tmp_path, content):
     path = tmp_path / "lock.json"
     path.write_text(content)
-    with pytest.raises(RunLockedError, match=rf"^{path}: damaged or empty.* 0 s ago.*; remove the file"):
-        Lock(tmp_path).acquire()
-    make_old(path)
-    with locked(tmp_path) as lock:
-        assert lock.left_by == "an unknown process (lock.json is damaged)"
-        lock.require()
+    left_by = require_taken_by_age(tmp_path, rf"^{path}: damaged or empty.* 0 s ago.*; remove the file")
+    assert left_by == "an unknown process (lock.json is damaged)"
 
 
 def test_f29_a_lock_that_cannot_be_removed_is_not_held(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import dask
 import pytest
-from drivers import SEGMENTS, D, Driver, N, leftovers, sums_of, wait_until
+from drivers import SEGMENTS, SLOW, D, N, leftovers, same_model, wait_until
 from probes import Hold, Sums, bits
 
 from bigkernel import connect, executing
@@ -101,34 +101,25 @@ def remount(disk, how, *, check=True):
 # ---------------------------------------------------------------- homes
 
 
-@pytest.fixture(scope="module")
-def usual_model(fault_corpus, tmp_path_factory):
-    """The checksums of a model that is fitted as usual."""
-    folder = tmp_path_factory.mktemp("usual")
-    driver = Driver(["fit", fault_corpus.path, "a.model", *FIT], folder)
-    assert driver.wait() == 0, driver.errors()
-    return sums_of(folder / "a.model")
-
-
-FIT = ["--landmarks", "60", "--seed", "1"]
+FIT = ["--landmarks", "300", "--seed", "1"]
 LOCAL = ["--cluster", "local", "--workers", "1", "--dashboard-port", "0", "--run", "run"]
 
 
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize("case", ["invalid home, umask 077", "no home"])
-def test_f36_a_fit_needs_no_home_and_keeps_the_umask(fault_corpus, usual_model, tmp_path, monkeypatch, start, case):
+def test_f36_a_fit_needs_no_home_and_keeps_the_umask(fault_corpus, undisturbed, tmp_path, monkeypatch, start, case):
     if case == "no home":
         monkeypatch.delenv("HOME", raising=False)
     else:
         monkeypatch.setenv("HOME", "/proc/nowhere")
     before = os.umask(0o077 if "umask" in case else 0o022)
     try:
-        driver = start(["fit", fault_corpus.path, "a.model", *FIT, *LOCAL])
+        driver = start(["fit", fault_corpus.path, "a.model", *FIT, *LOCAL], **SLOW)
     finally:
         os.umask(before)
     assert driver.wait() == 0, driver.errors()
-    assert sums_of(tmp_path / "a.model") == usual_model
+    assert same_model(tmp_path / "a.model", undisturbed)
     if "umask" in case:
         assert not any(path.stat().st_mode & 0o077 for path in (tmp_path / "run", tmp_path / "a.model"))
 

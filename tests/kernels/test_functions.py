@@ -6,7 +6,6 @@ import reference
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.metrics import pairwise
 
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels import blas
@@ -193,23 +192,6 @@ def test_rows_that_do_not_vary_resolve_to_a_finite_bandwidth():
     X = np.full((7, 3), 4.0)
     assert_array_equal(Gaussian()(X), np.ones((7, 7)))
     assert_allclose(Laplacian()(X), np.ones((7, 7)))
-
-
-@pytest.mark.parametrize(
-    ("name", "given"),
-    [
-        ("rbf", {"gamma": 0.3}),
-        ("laplacian", {"gamma": 0.3}),
-        ("linear", {}),
-        ("polynomial", {"gamma": 0.3, "degree": 2, "coef0": 0.5}),
-        ("poly", {"gamma": 0.3}),
-        ("sigmoid", {"gamma": 0.3, "coef0": 0.5}),
-    ],
-)
-def test_scikit_learn_s_names_mean_scikit_learn_s_kernels(name, given, rng):
-    X, Z = rng.normal(size=(12, 3)), rng.normal(size=(8, 3))
-    expected = pairwise.pairwise_kernels(X, Z, metric=name, **given)
-    assert_allclose(as_kernel(name, **given)(X, Z), expected, rtol=1e-10, atol=1e-14)
 
 
 def test_a_kernel_object_is_taken_as_it_is_and_anything_else_refused():

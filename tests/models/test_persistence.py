@@ -188,7 +188,7 @@ def test_a_loaded_model_is_refitted_with_another_alpha_without_rows(tmp_path, mo
     for name in ("domains_", "target_domains_", "distributional_variance_"):
         assert hasattr(loaded, name) == hasattr(model, name)
         assert_array_equal(getattr(loaded, name, 0), getattr(model, name, 0))
-    if "pseudo_labels_" in dir(model):
+    if hasattr(model, "pseudo_labels_"):
         assert_array_equal(loaded.pseudo_labels_.sums, model.pseudo_labels_.sums)
     for one in (model, loaded):
         one.set_params(alpha=3.0).refit()

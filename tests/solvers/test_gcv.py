@@ -42,13 +42,9 @@ def linear_hat(Phi, alpha, fit_intercept=False, weight=None):
 
 
 def exact_hat(K, alpha, fit_intercept=False, weight=None):
-    if weight is not None and fit_intercept:  # rows of positive weight: the same problem through a square root of K
-        values, vectors = reference.positive_eigenpairs(K)
-        return linear_hat(vectors * np.sqrt(values), alpha, True, weight)
-    if fit_intercept:
-        a, b = reference.krr_exact_intercept(K, np.eye(len(K)), alpha)
-        return K @ a + b
-    return K @ reference.krr_exact(K, np.eye(len(K)), alpha, weight)
+    """The same matrix, as that of a square root of K."""
+    values, vectors = reference.positive_eigenpairs(K)
+    return linear_hat(vectors * np.sqrt(values), alpha, fit_intercept, weight)
 
 
 def nystrom_features(sigma=SIGMA, points=Z, rows=X):
