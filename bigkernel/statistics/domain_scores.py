@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import softmax
 
 from bigkernel.arrays import Array
 from bigkernel.kernels.feature_maps import FeatureMap
@@ -142,7 +141,8 @@ class DomainScores(FoldModels, Sums):
                 values, weight = values.reshape(len(block), k, c), weights_of(chunk, block)
                 total["entropy"][kernel, fold] += weight @ entropies(probabilities(values))
                 if self.slopes is not None:
-                    Q = softmax(values * self.slopes[kernel, fold][:, None], axis=2)
+                    Q = np.exp(self.slopes[kernel, fold][:, None] * (values - values.max(axis=2, keepdims=True)))
+                    Q /= Q.sum(axis=2, keepdims=True)
                     total["soft"][kernel, fold] += np.einsum("r,rkc->kc", weight, Q)
                     total["soft_entropy"][kernel, fold] += weight @ entropies(Q)
             if self.ratio is None:
