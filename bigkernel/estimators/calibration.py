@@ -136,6 +136,7 @@ def _held_out_solutions(method: Method, fit: MomentFit, rows: Rows) -> list[Solu
             solutions.append(solve(again, problem, shared[0], reduced=own, estimate=False).solution)
             continue
         kept = np.flatnonzero(rows.folds_of(HeldOutFolds(count - 1), ids) % count != number)
+        kept = kept if len(kept) else np.arange(len(ids))  # of one or two landmarks all may be held out
         solution = solve(again, over_landmarks(problem, kept), estimate=False).solution
         coef = np.zeros((fit.basis.width, solution.coef.shape[1]))
         coef[kept] = solution.coef

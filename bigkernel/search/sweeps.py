@@ -462,7 +462,10 @@ def kept_landmarks(landmark_folds: Array, partition: Partition, fold: int) -> Ar
     """Return which landmarks are not among the held-out rows of a fold, (m,) bool; `DataError`: none."""
     kept: Array = (landmark_folds != fold) & (landmark_folds != NOT_USED)
     if not kept.any():
-        raise DataError(f"cv: split {partition.splits[fold]} has no landmark among its training rows")
+        raise DataError(
+            f"cv: split {partition.splits[fold]} has no landmark among its training rows; use a larger n_landmarks, or "
+            "pass landmarks"
+        )
     return kept
 
 
