@@ -37,7 +37,7 @@ from bigkernel.errors import DataError
 from bigkernel.html import table
 from bigkernel.kernels.feature_maps import WithoutCaches
 from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, apply_maps, mapped_width
-from bigkernel.streaming.folds import Folds
+from bigkernel.streaming.folds import Folds, SomeFolds
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -650,6 +650,11 @@ class Rows:
 
     def folds_of(self, folds: Folds, index: Array) -> Array:
         """Return the fold that tests each of the sorted row ids, (k,) int64, as `Folds.of`."""
+        inner = folds
+        while isinstance(inner, SomeFolds):
+            inner = inner.folds
+        if not type(inner).__module__.startswith("bigkernel."):  # it may need the rows themselves
+            return np.concatenate([np.empty(0, np.int64), *self._gather(index, lambda a, b: folds.of(self.read(a, b)))])
         names = ("domain", "group", "fold")
         columns = [self.take_column(name, index) if name in self.columns else None for name in names]
 

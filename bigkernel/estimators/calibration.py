@@ -22,7 +22,8 @@ from bigkernel.estimators.checks import solving
 from bigkernel.estimators.fit_state import Columns, ExactFit, ExactProblem, Fit, MomentFit, Solution, Training
 from bigkernel.estimators.fitting import Method, solve
 from bigkernel.estimators.inputs import read_exact, without_class_weights
-from bigkernel.estimators.kernel_basis import LandmarkBasis, over_landmarks
+from bigkernel.estimators.kernel_basis import LandmarkBasis
+from bigkernel.estimators.precision import of_columns
 from bigkernel.events.job import spent
 from bigkernel.solvers.logistic import fit_softmax
 from bigkernel.solvers.residuals import SolveDiagnostics
@@ -137,7 +138,7 @@ def _held_out_solutions(method: Method, fit: MomentFit, rows: Rows) -> list[Solu
             continue
         kept = np.flatnonzero(rows.folds_of(HeldOutFolds(count - 1), ids) % count != number)
         kept = kept if len(kept) else np.arange(len(ids))  # of one or two landmarks all may be held out
-        solution = solve(again, over_landmarks(problem, kept), estimate=False).solution
+        solution = solve(again, of_columns(problem, kept), estimate=False).solution
         coef = np.zeros((fit.basis.width, solution.coef.shape[1]))
         coef[kept] = solution.coef
         solutions.append(replace(solution, coef=coef))

@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeVar
 
 import dask
 import numpy as np
@@ -41,7 +40,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError, PlanTooLargeError
 from bigkernel.estimators.checks import require_exact, warn_of_scales
-from bigkernel.estimators.fit_state import UNSTORED, ColumnMap, Columns, Problem, RowBasis
+from bigkernel.estimators.fit_state import UNSTORED, ColumnMap, Columns, RowBasis
 from bigkernel.estimators.inputs import near_mean
 from bigkernel.events.job import spent
 from bigkernel.kernels import landmarks as draws
@@ -210,20 +209,6 @@ class FourierBasis(ColumnMap):
 
 
 Basis = LandmarkBasis | FourierBasis
-P = TypeVar("P", bound=Problem)
-
-
-def over_landmarks(problem: P, kept: Array) -> P:
-    """Return a problem over some of its landmarks, whose places are given, (k,)."""
-    assert isinstance(problem.basis, LandmarkBasis)
-    axes = {"G": (kept, kept), "C": (kept,), "s": (kept,), "E": (kept,)}
-    total = {
-        name: np.stack([one[np.ix_(*axes[name])] for one in sums]) if name in axes else sums
-        for name, sums in problem.statistics.items()
-    }
-    basis = replace(problem.basis, landmarks=problem.basis.landmarks[kept], ids=None)
-    centre = None if problem.centre is None else problem.centre[kept]
-    return replace(problem, basis=basis, statistics=total, centre=centre, r_factor=None)
 
 
 def of_kernel(basis: Columns) -> Basis:

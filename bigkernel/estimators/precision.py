@@ -206,14 +206,16 @@ def rounding_note(problem: Problem | ExactProblem, solution: Solution, diagnosti
     )
 
 
-def of_columns(problem: P, columns: Array) -> P:
-    """Return the problem of some of the landmarks, at positions (k,)."""
-    basis, centre, R = problem.basis, problem.centre, problem.r_factor
+def of_columns(problem: P, columns: Array, *, probed: bool = False) -> P:
+    """Return the problem of some of the landmarks, at positions (k,); `probed`: with the sums of a probe, if any."""
+    basis, centre, R, total = problem.basis, problem.centre, problem.r_factor, problem.statistics
     assert isinstance(basis, LandmarkBasis)
+    ids = None if basis.ids is None else basis.ids[columns]
+    probe = {"E": total["E"][:, columns], "probed_rows": total["probed_rows"]} if probed and "E" in total else {}
     return replace(
         problem,
-        basis=replace(basis, landmarks=basis.landmarks[columns]),
-        statistics=select_columns(problem.statistics, columns),
+        basis=replace(basis, landmarks=basis.landmarks[columns], ids=ids),
+        statistics=select_columns(total, columns) | probe,
         centre=None if centre is None else centre[columns],
         r_factor=None if R is None else qr.select_columns(R, columns, basis.width),
     )

@@ -13,7 +13,6 @@ import numpy as np
 
 from bigkernel.arrays import Array
 from bigkernel.config import settings
-from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import keeping_blocks, plan_sweep
 from bigkernel.errors import PlanTooLargeError
 from bigkernel.estimators.cg_problem import CGProblem, Residual, StoppingRule, planned_sample
@@ -173,7 +172,7 @@ class CGSweep(GridSweep):
             keeping_blocks(basis.features(), rows, reserved_bytes=reserved) as features,
         ):
             given = method, rows, targets, basis, features, self.alphas, intercept, stopping, sample_rows, folds
-            problem = CGProblem(*given, self._left_out(data.rows, partition), "tune-cg")
+            problem = CGProblem(*given, self._left_out(data, partition), "tune-cg")
             result = solve_cg(problem, require_labels)
         by_fold = result.coef.reshape(basis.width, len(partition.splits), -1).transpose(1, 0, 2)
         intercepts = result.residual.intercept.reshape(len(partition.splits), -1)
@@ -183,9 +182,9 @@ class CGSweep(GridSweep):
         ]
         return solved, len(result.history)
 
-    def _left_out(self, rows: Rows, partition: Partition) -> tuple[Array, ...]:
+    def _left_out(self, data: SearchData, partition: Partition) -> tuple[Array, ...]:
         """Return the landmarks among the held-out rows of each fold, which have no coefficients there."""
-        folds = self.landmark_folds(rows, partition)
+        folds = self.landmark_folds(data, partition)
         if folds is None:
             return ()
         return tuple(np.flatnonzero(~kept_landmarks(folds, partition, fold)) for fold in range(partition.folds.count))

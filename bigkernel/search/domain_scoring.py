@@ -1,4 +1,4 @@
-"""Scores of models on a target without labels, from at most three sweeps for all candidates.
+"""Scores of models on a target without labels: at most three sweeps for the candidates of a kernel, and one for all.
 
     "importance-weighted"   accuracy on held-out rows of the source, weighted by the ratio w of the densities of target
                             and source (Sugiyama, Krauledat & Müller, JMLR 2007); w by uLSIF (`ImportanceWeights`)
@@ -8,7 +8,7 @@
                             softmax(3f/τ), τ the spread of f on a sample, so that the scale of f does not count
     "entropy"               of predictions on the target, negative (Morerio, Cavazza & Murino, ICLR 2018)
     "snd"                   soft neighbourhood density: entropy of the similarities of predictions on a sample of the
-                            target (Saito, Kim, Teterwak, Sclaroff, Darrell & Saenko, ICCV 2021)
+                            target, all of weight 1 (Saito, Kim, Teterwak, Sclaroff, Darrell & Saenko, ICCV 2021)
     "circular"              balanced accuracy on held-out rows of the source of a model trained on the target, by the
                             labels that the candidate predicts there, to adapt to the source (Bruzzone & Marconcini,
                             IEEE PAMI 2010), without rounds of pseudo-labels
@@ -38,6 +38,7 @@ from bigkernel.streaming.folds import hash_ids
 from bigkernel.streaming.plan import Accumulator
 
 SAMPLE_ROWS = 2000  # of the target, whose pairs "snd" compares
+_SAMPLE_NUMBERS = 2**26  # most values of f at the sample
 _SLOPE = 3.0  # of soft predictions, as in the first round of ARTL
 _TEMPERATURE = 0.05  # of the similarities in "snd", as proposed
 _SEED = 13
@@ -49,7 +50,7 @@ class Domains:
 
     Attributes
     ----------
-    target : domains of the target, or None: all unlabelled rows belong to it
+    target : domains of the target; None without domains, where all unlabelled rows belong to it
     ratio : of the densities; None where no score needs it
     sample : rows of the target with their labels missing, transformed
     """
@@ -69,8 +70,10 @@ class Domains:
         """
         labels, domain = rows.column("y"), rows.column("domain")
         assert labels is not None
+        weight = rows.column("weight")
+        weight = np.ones(len(rows)) if weight is None else np.asarray(weight, np.float64)
         labelled, target = targets.labelled(labels, 0), None
-        inside = ~labelled
+        inside = ~labelled & (weight > 0)
         if domain is not None:
             signed = bool((domain < 0).any())
             target = np.unique(domain[domain < 0]) if signed else np.setdiff1d(domain, domain[labelled])
@@ -78,27 +81,32 @@ class Domains:
         if not inside.any() or not labelled.any():
             raise DataError(
                 f"scoring: expected labelled rows of a source and unlabelled rows of a target (−1), found "
-                f"{np.count_nonzero(labelled)} and {np.count_nonzero(inside)}; mask the labels of the target with −1"
+                f"{np.count_nonzero(labelled)} and {np.count_nonzero(inside)}; mask the labels of the target with −1, "
+                "or give it a domain below 0"
             )
         ids = np.flatnonzero(inside)
+        if rows.bad_rows == "skip":
+            ids = ids[rows.sound(ids)]
         ids = np.sort(ids[np.argsort(hash_ids(ids, _SEED), kind="stable")[:SAMPLE_ROWS]])
+        if "snd" in names and len(ids) < 3:
+            raise DataError(f"scoring: snd compares rows of the target, expected at least 3, found {len(ids)}")
         ratio = None
         if not names.isdisjoint(WEIGHTED):
             both = np.flatnonzero(inside | labelled)
             used = as_rows(rows, domain=np.where(inside, -1, 1).astype(np.int8))
-            weight = np.isin(np.arange(len(rows)), both).astype(np.float64)
             if len(both) < len(rows):  # unlabelled rows of a source
-                used = as_rows(used, weight=weight)
+                used = as_rows(used, weight=weight * np.isin(np.arange(len(rows)), both))
             basis, solution = fit_ratio(used, random_state=0)
             ratio = ImportanceRatio(basis.features(), solution.coef)
-        return cls(target, ratio, Chunk(rows.take(ids)))
+        return cls(target, ratio, Chunk(rows.take(ids), weight=weight[ids]))
 
     def scores(self, scores: DomainScores, rows: Rows, names: set[str]) -> dict[str, Array]:
         """Return the requested scores of all candidates, by name, (K, F, k) each."""
         found: dict[str, Array] = {}
-        values = self._sampled(scores)
+        values, weight = self._sampled(scores)
         if not names.isdisjoint(_FORMULAS):
-            spread = np.sqrt(((values - values.mean(axis=2, keepdims=True)) ** 2).sum(axis=4).mean(axis=2))
+            mean = np.average(values, axis=2, weights=weight)[:, :, None]
+            spread = np.sqrt(np.average(((values - mean) ** 2).sum(axis=4), axis=2, weights=weight))
             slopes = _SLOPE / np.maximum(spread, 1e-300) if "mutual-information" in names else None
             statistic = replace(scores, domains=self.target, ratio=self.ratio, slopes=slopes)
             total = sweep(rows, statistic, what="domain scores").total
@@ -115,14 +123,20 @@ class Domains:
         models = scores.features, scores.weights, scores.intercepts, scores.folds, scores.targets
         return sweep(rows, PredictedTargets(*models, self.target), what="predicted targets").total
 
-    def _sampled(self, scores: DomainScores) -> Array:
-        """Return the values of all models at the sample, (K, F, rows, k, c)."""
-        (K, F, _, wide), ids, c = scores.weights.shape, np.arange(len(self.sample)), scores.targets.width
-        out = np.empty((K, F, len(ids), wide))
+    def _sampled(self, scores: DomainScores) -> tuple[Array, Array]:
+        """Return the values of all models at rows of the sample, (K, F, rows, k, c), and the weights of these rows.
+
+        Of very many candidates, fewer rows.
+        """
+        (K, F, _, wide), c = scores.weights.shape, scores.targets.width
+        count = min(len(self.sample), max(100, _SAMPLE_NUMBERS // (K * F * wide)))
+        ids = np.linspace(0, len(self.sample) - 1, count).astype(np.int64)
+        out = np.empty((K, F, count, wide))
         for fold in range(F):
             for block, kernel, values in scores.values_of(self.sample, fold, ids):
-                out[kernel, fold, block] = values
-        return out.reshape(K, F, len(ids), -1, c)
+                out[kernel, fold, np.searchsorted(ids, block)] = values
+        assert self.sample.weight is not None
+        return out.reshape(K, F, count, -1, c), self.sample.weight[ids]
 
 
 def neighbourhood_density(p: Array) -> float:

@@ -194,7 +194,11 @@ class Work:
             back = one.grid_scores(self.data.targets, partition, scoring, weights, np.zeros_like(fits[1]))
             counts = sweep(rows, back, what="circular scores").total["confusion"]
             found["circular"] = _balanced_accuracy(counts)
-        return {label: found[name] for label, name in scoring.names.items() if name in found}
+        return {
+            label: found[name]
+            for label, name in scoring.names.items()
+            if name in found and label not in scoring.scorers
+        }
 
     def _count(
         self, one: GridSweep, partition: Partition, solved: list[list[FoldSolutions]], scoring: Scoring

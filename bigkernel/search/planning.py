@@ -298,7 +298,7 @@ def _require_folds(splits: Sequence[Partition], scoring: Scoring) -> None:
     """Raise `ConfigError` for scores of held-out rows where no row is held out."""
     held = [name for name in scoring.names.values() if name != "neg_gcv"]
     if held and not splits[0].folds.count:
-        raise ConfigError(f"cv=0: {held[0]} needs held-out rows; use scoring='neg_gcv', or folds")
+        raise ConfigError(f"cv=0: {held[0]} needs folds; use scoring='neg_gcv', or folds")
 
 
 def _require_gcv(members: list[Candidate], everyone: list[Candidate]) -> None:

@@ -144,7 +144,7 @@ class Scoring:
     @property
     def of_domains(self) -> set[str]:
         """The scores of a target without labels."""
-        return {*self.names.values()} & {*OF_DOMAINS}
+        return {name for label, name in self.names.items() if label not in self.scorers} & {*OF_DOMAINS}
 
     @property
     def loss(self) -> bool:

@@ -29,8 +29,15 @@ from bigkernel.errors import DataError, PlanTooLargeError
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.fit_state import GRAPH_SUMS, Columns, Inputs, Problem
 from bigkernel.estimators.fitting import Method
-from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel, over_landmarks
-from bigkernel.estimators.precision import Coefficients, perturbed_errors, probed_sweep, rounding_estimate, with_probe
+from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
+from bigkernel.estimators.precision import (
+    Coefficients,
+    of_columns,
+    perturbed_errors,
+    probed_sweep,
+    rounding_estimate,
+    with_probe,
+)
 from bigkernel.events.job import Step, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap, IdentityMap, LandmarkFamily
 from bigkernel.search.domain_scoring import Domains
@@ -57,6 +64,7 @@ from bigkernel.streaming.plan import Accumulator, Plan
 T = TypeVar("T")
 P = TypeVar("P")
 _ROTATED_BYTES = 2**28  # of the folds of kernels that are solved in parallel
+_FOLD_BYTES = 2**32  # of the sums of the folds of a kernel that are solved in parallel, each over its own landmarks
 
 
 @dataclass(eq=False)
@@ -229,7 +237,7 @@ class KernelSums:
             return np.stack([sums[fold], sum(own for group, own in enumerate(sums) if group != fold)])
 
         total = {name: regroup(sums) for name, sums in self.problem.statistics.items()}
-        problem = over_landmarks(replace(self.problem, statistics=total), kept)
+        problem = of_columns(replace(self.problem, statistics=total), kept, probed=True)
         own = replace(
             self,
             problem=problem,
@@ -418,19 +426,23 @@ class GridSweep:
             own = data, self.members[place], problems[place], statistic, whitening, partition, scoring, landmark_folds
             return self.solve_kernel(KernelSums(*own), pool)
 
-        landmark_folds = self.landmark_folds(data.rows, partition)
+        landmark_folds = self.landmark_folds(data, partition)
         beside = _ROTATED_BYTES // (8 * groups * statistic.features.width**2)
         return _side_by_side(solve, len(problems), max(1, min(processors(), beside)))
 
-    def landmark_folds(self, rows: Rows, partition: Partition) -> Array | None:
+    def landmark_folds(self, data: SearchData, partition: Partition) -> Array | None:
         """Return the fold that tests the row of each landmark, (m,); None where landmarks stay in all folds.
 
         These are landmarks that are no rows, and those of semi-supervised methods, which train on held-out rows too.
+        Landmarks without a label are in no fold, and stay.
         """
-        ids = self.lead.basis.ids
+        ids, rows = self.lead.basis.ids, partition.attach(data.rows)
         if ids is None or self.lead.method.semi_supervised or not partition.folds.count:
             return None
-        return partition.attach(rows).folds_of(partition.folds, ids)
+        y = rows.take_column("y", ids)
+        if y.dtype.kind == "f":
+            y = np.where(np.isfinite(y), y, np.nan)
+        return np.where(data.targets.labelled(y, 0), rows.folds_of(partition.folds, ids), -1)
 
     def _whiten(self) -> tuple[list[Whitening], list[SolveDiagnostics]]:
         """Return the whitening of each kernel if their sums are probed, and diagnostics that may warn."""
@@ -581,7 +593,10 @@ def solve_folds(sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolution
         weights[kept] = solved.weights
         return replace(solved, weights=weights)
 
-    return list(pool.map(solve, range(sums.partition.folds.count)))
+    count = sums.partition.folds.count
+    beside = max(1, _FOLD_BYTES // (32 * sums.problem.basis.width**2))  # sums of two groups, twice
+    parts = [range(first, min(first + beside, count)) for first in range(0, count, beside)]
+    return [fold for part in parts for fold in pool.map(solve, part)]
 
 
 def _solve_together(sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolutions]:

@@ -119,7 +119,7 @@ class DomainScores(FoldModels, Sums):
             self.features,
             block_rows,
             flops=2.0 * folds * count * p * wide,
-            row_bytes=wide * (24 + self.features.dtype.itemsize),
+            row_bytes=wide * (48 + self.features.dtype.itemsize),
             partial_bytes=8 * (count * folds * (5 * self.candidates + wide) + 3 * folds + 1),
             work_bytes=2 * self.weights.nbytes,
         )

@@ -92,6 +92,23 @@ def test_lazy_rows_and_domains_without_a_sign_give_the_same_scores():
         assert_allclose(split_scores(two, name), split_scores(one, name), rtol=1e-6)
 
 
+def test_rows_of_weight_0_are_not_in_the_target():
+    grid, fold = {"estimator__alpha": [0.1, 3.0]}, np.arange(N + M) % 3
+    out = (np.arange(N + M) % 4 == 3) & (np.arange(N + M) >= N)
+    expected = searched(KRR, grid, X[~out], Y[~out], scoring=SUMS, cv=fold[~out])
+    search = bk.SweepSearchCV(KRR, grid, cv=fold, refit=False, scoring=SUMS)
+    search.fit(np.where(out[:, None], 9.0, X), Y, sample_weight=np.where(out, 0.0, 1.0))
+    for name in ("entropy", "snd", "mutual-information"):
+        assert_allclose(split_scores(search, name), split_scores(expected, name), rtol=1e-6)
+
+
+def test_a_function_with_the_name_of_a_score_stays_a_function():
+    def entropy(estimator, X, y):
+        return 0.25
+
+    assert (searched(KRR, {"estimator__alpha": [0.1]}, scoring=entropy).cv_results_["mean_test_score"] == 0.25).all()
+
+
 def test_a_target_with_labels_and_methods_that_do_not_adapt_are_refused():
     with pytest.raises(DataError, match="found 440 and 0; mask the labels of the target with −1"):
         searched(KRR, {"estimator__alpha": [1.0]}, y=TRUTH, scoring="entropy")

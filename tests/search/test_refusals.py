@@ -168,7 +168,7 @@ BEFORE = [
      {"model": bk.KernelRidge(), "grid": {"n_landmarks": [5, None]}}),
     (ConfigError, "SSSL with n_landmarks=None and manifold=0.*=500",
      {"model": bk.SSSL(), "grid": {"manifold": [0, 1.0]}}),
-    (ConfigError, "cv=0: r2 needs held-out rows", {"cv": 0}),
+    (ConfigError, "cv=0: r2 needs folds", {"cv": 0}),
     (ConfigError, "SelectKBest learns from y",
      {"model": Pipeline([("s", SelectKBest(k=2)), ("m", CLASSIFIER)]), "grid": {}, "y": LABELS}),
     (ConfigError, "refit: .*r2, neg_max_error", {"scoring": ["r2", "neg_max_error"], "refit": True}),

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from peers import assert_like_peer, cells, comparable, peer, split_scores
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
-from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold
 from sklearn.pipeline import Pipeline, make_pipeline
 
 import bigkernel as bk
@@ -99,6 +99,26 @@ def test_a_narrow_kernel_and_a_tiny_penalty_score_as_in_a_fit_to_the_training_ro
     search = bk.SweepSearchCV(model, {"alpha": [1e-4]}, **options).fit(X, y)
     theirs = peer(model.set_params(solver="direct"), {"alpha": [1e-4]}, X, y, **options)
     assert abs(search.cv_results_["mean_test_score"] - theirs.cv_results_["mean_test_score"]) < 0.2  # with all: -40
+
+
+class ByValue:
+    """Folds of a user, by the rows themselves."""
+
+    count = 2
+
+    def of(self, chunk):
+        return (chunk.x[:, 0] > 0).astype(np.int64)
+
+
+def test_landmarks_at_rows_without_a_label_stay_and_folds_may_read_rows():
+    labels = np.where(np.arange(N) < 40, X[:, 0] > 0, -1)
+    model = bk.LabelledRowsClassifier(bk.KernelRidgeClassifier(bk.Gaussian(1.4), n_landmarks=20, random_state=0))
+    split = ShuffleSplit(2, train_size=0.4, test_size=0.3, random_state=1)
+    search = bk.SweepSearchCV(model, {"estimator__alpha": [0.1]}, cv=split, refit=False).fit(X, labels)
+    assert search.cv_results_["mean_test_score"] > 0.6
+    krr = bk.KernelRidge(bk.Gaussian(1.4), n_landmarks=20, random_state=0)
+    one, two = (bk.SweepSearchCV(krr, {"alpha": [0.1]}, cv=cv).fit(X, y) for cv in (ByValue(), (X[:, 0] > 0) * 1))
+    assert_array_equal(split_scores(one), split_scores(two))
 
 
 def test_no_landmark_among_the_training_rows_is_refused():
