@@ -125,18 +125,22 @@ def _require_judged(weight: Array, rows: Rows) -> None:
 def _held_out_solutions(method: Method, fit: MomentFit, rows: Rows) -> list[Solution]:
     """Solve without each of the held-out folds, and without the landmarks among its rows."""
     assert fit.folds is not None
-    again = method.resolved(fit.solution)
-    count, ids, solutions = len(fit.folds["n"]), fit.basis.ids, []
-    shared = None
-    for number in range(count if count == FOLDS else 1):
-        held = {name: fit.folds[name][number] for name in SUMS}
-        problem = replace(fit, statistics=_without(fit, held, joins=method.joins))
-        if ids is None or method.semi_supervised:  # these train on held-out rows too
-            shared = shared or (whitening := method.whiten(fit.basis), method.reduce(fit, whitening))
-            own = method.reduce_without(shared[1], problem)
-            solutions.append(solve(again, problem, shared[0], reduced=own, estimate=False).solution)
-            continue
-        kept = np.flatnonzero(rows.folds_of(HeldOutFolds(count - 1), ids) % count != number)
+    held = {name: fit.folds[name] for name in SUMS}
+    again, ids, count = method.resolved(fit.solution), fit.basis.ids, len(fit.folds["n"])
+    problems = (  # one at a time, of m×m sums each
+        replace(fit, statistics=_without(fit, {name: sums[number] for name, sums in held.items()}, joins=method.joins))
+        for number in range(count if count == FOLDS else 1)
+    )
+    if ids is None or method.semi_supervised:  # these train on held-out rows too
+        whitening = method.whiten(fit.basis)
+        reduced = method.reduce(fit, whitening)
+        return [
+            solve(again, one, whitening, reduced=method.reduce_without(reduced, one), estimate=False).solution
+            for one in problems
+        ]
+    folds, solutions = rows.folds_of(HeldOutFolds(count - 1), ids) % count, []
+    for number, problem in enumerate(problems):
+        kept = np.flatnonzero(folds != number)
         kept = kept if len(kept) else np.arange(len(ids))  # of one or two landmarks all may be held out
         solution = solve(again, of_columns(problem, kept), estimate=False).solution
         coef = np.zeros((fit.basis.width, solution.coef.shape[1]))

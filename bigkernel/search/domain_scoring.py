@@ -103,11 +103,10 @@ class Domains:
     def scores(self, scores: DomainScores, rows: Rows, names: set[str]) -> dict[str, Array]:
         """Return the requested scores of all candidates, by name, (K, F, k) each."""
         found: dict[str, Array] = {}
-        values, weight = self._sampled(scores)
+        if not names.isdisjoint({"mutual-information", "snd"}):
+            values, weight = self._sampled(scores)
         if not names.isdisjoint(_FORMULAS):
-            mean = np.average(values, axis=2, weights=weight)[:, :, None]
-            spread = np.sqrt(np.average(((values - mean) ** 2).sum(axis=4), axis=2, weights=weight))
-            slopes = _SLOPE / np.maximum(spread, 1e-300) if "mutual-information" in names else None
+            slopes = _slopes(values, weight) if "mutual-information" in names else None
             statistic = replace(scores, domains=self.target, ratio=self.ratio, slopes=slopes)
             total = sweep(rows, statistic, what="domain scores").total
             found = {name: _FORMULAS[name](total) for name in names & set(_FORMULAS)}
@@ -137,6 +136,13 @@ class Domains:
                 out[kernel, fold, np.searchsorted(ids, block)] = values
         assert self.sample.weight is not None
         return out.reshape(K, F, count, -1, c), self.sample.weight[ids]
+
+
+def _slopes(values: Array, weight: Array) -> Array:
+    """Return 3/τ of each model, (K, F, k), from values (K, F, r, k, c) at rows of these weights (r,)."""
+    mean = np.average(values, axis=2, weights=weight)[:, :, None]
+    spread = np.sqrt(np.average(((values - mean) ** 2).sum(axis=4), axis=2, weights=weight))
+    return np.asarray(_SLOPE / np.maximum(spread, 1e-300))
 
 
 def neighbourhood_density(p: Array) -> float:

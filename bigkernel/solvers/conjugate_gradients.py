@@ -161,16 +161,6 @@ class SampleFactor:
     floor: float
 
     @property
-    def width(self) -> int:
-        """Number of landmarks, m."""
-        return len(self.lower)
-
-    @property
-    def dtype(self) -> np.dtype[np.float64]:
-        """Dtype of the factor."""
-        return self.lower.dtype
-
-    @property
     def least(self) -> float:
         """Estimate for rows sampled by leverage (Marchenko & Pastur)."""
         return float((1 + (len(self.lower) / self.rows) ** 0.5) ** -2)
@@ -198,16 +188,6 @@ class FalkonFactor:
     floor: float = 0.0
     rows: int = 0
     least: float = 0.25  # of as many rows as landmarks
-
-    @property
-    def width(self) -> int:
-        """Number of landmarks, m."""
-        return len(self.factors)
-
-    @property
-    def dtype(self) -> np.dtype[np.float64]:
-        """Dtype of the factors."""
-        return self.factors.dtype
 
     def solve(self, R: Array) -> Array:
         """Compute P⁻¹R, (m, c) float64."""
@@ -246,9 +226,10 @@ class WithoutLandmarks:
 
     def __init__(self, factor: Factor, left_out: Array) -> None:
         self._factor, self._left_out = factor, left_out  # J, (j,)
-        unit = np.zeros((factor.width, len(left_out)))
+        matrix = factor.lower if isinstance(factor, SampleFactor) else factor.factors
+        unit = np.zeros((len(matrix), len(left_out)))
         unit[left_out, np.arange(len(left_out))] = 1.0
-        self._columns = factor.solve(unit).astype(factor.dtype)  # (m, j)
+        self._columns = factor.solve(unit).astype(matrix.dtype)  # (m, j)
         self._columns[left_out], own = 0.0, self._columns[left_out].T.copy()
         _factor_in_place(own.T, lower=True)
         self._own = own.T

@@ -130,11 +130,8 @@ class DomainScores(FoldModels, Sums):
         return Footprint(own.flops_per_row + cost.flops_per_row, own.partial_bytes, work)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        k, c, target = (
-            self.candidates,
-            self.targets.width,
-            np.flatnonzero(target_rows(chunk, self.targets, self.domains)),
-        )
+        k, c = self.candidates, self.targets.width
+        target = np.flatnonzero(target_rows(chunk, self.targets, self.domains))
         total["target"] += weights_of(chunk, target).sum()
         for fold, ids in enumerate(self.test_rows(chunk)):
             for block, kernel, values in self.values_of(chunk, fold, target):

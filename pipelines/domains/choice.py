@@ -80,7 +80,7 @@ def measure(task: Task, m: int, seed: int) -> dict[str, Any]:
 
 def compare(
     report: Report, sets: tuple[Digits, Digits], data: Path, rows: int, m: int, seed: int, *, quiet: bool
-) -> Any:
+) -> dict[str, Any]:
     """Write the table of all pairs, and the mean distance of each choice from the best."""
     records = []
     with steps("choices without labels", 4 + len(STYLES), quiet=quiet) as after, threadpool_limits(1, user_api="blas"):
