@@ -2,7 +2,6 @@
 
 __version__: str
 
-from .cli.plots import plot_search as plot_search
 from .cluster.connect import connect as connect
 from .data.corpus import Corpus as Corpus
 from .data.corpus import open_corpus as open_corpus

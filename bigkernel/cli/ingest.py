@@ -48,11 +48,10 @@ Examples:
 @click.option("--group-column", "group", help="csv, parquet: column of the groups (rows that belong together).")
 @click.option("--id-column", "id", help="csv, parquet: column of ids, whole numbers or text, that predictions repeat.")
 @click.option("--delimiter", help="csv: , ; tab or blank [detected].")
-@click.option("--x", help="npz, mat, zarr: name of the matrix [the largest; x].")
-@click.option("--y", help="npz, mat, zarr: name of the labels, or none.")
+@click.option("--x", help="npz, zarr: name of the matrix [the largest; x].")
+@click.option("--y", help="npz, zarr: name of the labels, or none.")
 @click.option("--features", type=click.IntRange(1), help="libsvm: number of features [the largest index].")
 @click.option("--zero-based", is_flag=True, help="libsvm: indices start at 0.")
-@click.option("--grey", is_flag=True, help="png: convert colour to 8-bit grey.")
 @click.option("--dtype", help="Store rows as this dtype [as in the source].")
 @click.option(
     "--labels-are",

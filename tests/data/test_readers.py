@@ -5,7 +5,6 @@ import hashlib
 import struct
 import sys
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import scipy.io
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from support.peaks import reading_peaks
 
 from bigkernel.data.readers import FORMATS, open_source
@@ -46,15 +43,13 @@ def table(x=X, **columns):
 
 
 def write(name, content):
-    """Write bytes, text, an Arrow table, variables or an image, depending on the content; return the path."""
+    """Write bytes, text, an Arrow table or variables, depending on the content; return the path."""
     path = Path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, pa.Table):
         pq.write_table(content, path, row_group_size=70)
     elif isinstance(content, dict):
-        np.savez(path, **content) if path.suffix == ".npz" else scipy.io.savemat(path, content, do_compression=True)
-    elif isinstance(content, Image.Image):
-        content.save(path)
+        np.savez(path, **content)
     else:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
@@ -108,7 +103,6 @@ GOOD = {
     "npz compressed": lambda: npz(np.savez_compressed, **NPY),
     "npz with objects": lambda: npz(np.savez, meta=np.array([{}]), **NPY),
     "npz in Fortran order": lambda: npz(np.savez, data=np.asfortranarray(X), labels=Y),
-    "mat": lambda: (write("m.mat", {"small": np.ones((2, 2)), "gnd": Y[None], "fea": X, "note": "text"}), {}),
     "idx": lambda: images("-idx1-ubyte"),
     "idx in gzip": lambda: images(".idx1-ubyte.gz", gzip.compress),
     "parquet": lambda: (write("t.parquet", table(y=Y)), {}),
@@ -120,7 +114,7 @@ GOOD = {
     "csv by blanks": lambda: packed(" "),
     "csv by runs of blanks": lambda: packed("   "),
 }
-BARE = {"npy": "labels", "npz": "y", "mat": "y", "idx": "labels", "par": "target", "csv": "target"}
+BARE = {"npy": "labels", "npz": "y", "idx": "labels", "par": "target", "csv": "target"}
 
 
 @pytest.mark.parametrize("kind", GOOD)
@@ -139,13 +133,12 @@ def test_format_is_recognised_by_the_first_bytes_and_not_by_the_name():
     Path("1.csv.npy").rename("1.csv")
     with open("2.txt", "wb") as handle:
         np.savez(handle, x=X)
-    scipy.io.savemat("3", {"x": X, "y": Y[:, None]}, appendmat=False)
-    write("4.mat", idx(PIXELS))
+    write("4.csv", idx(PIXELS))
     write("5", " ".join(["3"] + ["0.5"] * 256) + "\n")
     write("6.csv", "+1 1:2 4:0.5\n")
     write("7.npy", b"PAR1" + write("t.parquet", table(y=Y)).read_bytes()[4:])
     formats = [open_source(path).format for path in sorted(Path().glob("[1-7]*"))]
-    assert formats == ["npy", "npz", "mat", "idx", "usps", "libsvm", "parquet"]
+    assert formats == ["npy", "npz", "idx", "usps", "libsvm", "parquet"]
 
 
 @pytest.mark.parametrize("dtype", IDX_TYPES)
@@ -168,14 +161,6 @@ def test_images_keep_their_shape_and_large_files_are_read_in_blocks(name, load):
     assert np.array_equal(np.concatenate(blocks), values.reshape(-1, 20))
     info = load(Path(name)).info
     assert (info.image_shape, info.scale) == ((4, 5), 255.0)
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "float32", "float64", "bool"])
-def test_values_of_every_matlab_type_are_kept(dtype, load):
-    values = np.random.default_rng(0).integers(0, 2, (9, 64)).astype(dtype)
-    corpus = load(write("m.mat", {"x": values, "y": np.arange(9)[:, None]}))
-    assert np.array_equal(np.asarray(corpus), values)
-    assert (corpus.info.image_shape, corpus.info.scale) == ((8, 8), 255.0 if dtype == "uint8" else 1.0)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -234,29 +219,6 @@ def test_groups_are_numbers_or_hashes_of_names(name, load):
     assert group[1] == int.from_bytes(hashlib.blake2b(b"ann", digest_size=8).digest(), "big") >> 1
 
 
-def test_folder_names_are_labels_in_natural_order(load):
-    for label in ("10", "2", "0"):
-        for number in (11, 2):
-            pixels = np.full((4, 3), int(label) * 20 + number, np.uint8)
-            write(f"images/{label}/img{number}.png", Image.fromarray(pixels))
-    Path("images/.DS_Store").touch()
-    corpus = load(Path("images"))
-    assert corpus.array("x")[:, 0].tolist() == [2, 11, 42, 51, 202, 211]
-    assert corpus.column("y").tolist() == [0, 0, 2, 2, 10, 10]
-    assert (corpus.dtype, corpus.info.image_shape, corpus.info.scale) == ("uint8", (4, 3), 255.0)
-
-
-def test_png_of_16_bits_is_kept_and_colour_is_converted_on_request(load):
-    pixels = np.array([[0, 1], [256, 65535]], np.uint16)
-    write("deep/a.png", Image.fromarray(pixels))
-    corpus = load(Path("deep"))
-    assert (np.asarray(corpus).tolist(), corpus.info.scale, corpus.columns) == ([[0, 1, 256, 65535]], 65535.0, ())
-    write("colour/cat/a.png", Image.fromarray(PIXELS[0]).convert("RGB"))
-    write("colour/dog/a.png", Image.fromarray(PIXELS[1]).convert("LA"))
-    x, y = read("colour", grey=True)
-    assert (x.tolist(), y.tolist()) == (PIXELS[:2].reshape(2, 12).tolist(), ["cat", "dog"])
-
-
 def test_rows_have_the_requested_dtype_or_are_refused(refused):
     assert next(open_source(write("a.npz", {"x": X.round()[:3] + 9}), dtype="uint8").blocks())[0].dtype == np.uint8
     for value, dtype in [(0.5, "uint8"), (256.0, "uint8"), (1e300, "float32")]:
@@ -292,12 +254,6 @@ def test_usps_equals_what_numpy_reads(data_file, load):
     assert (corpus.info.image_shape, corpus.dtype) == ((16, 16), "float32")
 
 
-@pytest.mark.parametrize("name, rows", [("MNIST_2000", 2000), ("USPS_1800", 1800)])
-def test_digits_of_matlab(data_file, load, name, rows):
-    corpus = load(data_file(f"digits16_{name}.mat"))
-    assert (corpus.shape, corpus.info.image_shape) == ((rows, 256), (16, 16))
-
-
 # ---- bad files
 
 
@@ -325,35 +281,10 @@ def zipped(head):
     return Path("bomb.npz")
 
 
-def absurd_mat():
-    path = write("m.mat", {"x": X, "y": Y[:, None]})
-    scipy.io.savemat(path, {"x": X, "y": Y[:, None]})
-    content = path.read_bytes()
-    place = content.index(struct.pack("<ii", 300, 4))
-    path.write_bytes(content[:place] + struct.pack("<ii", 2**30, 2**30) + content[place + 8 :])
-    return path
-
-
-def write_images(*images):
-    for number, image in enumerate(images):
-        write(f"images/{number}.png", image)
-    return Path("images")
-
-
-def head_of_png(width, height):
-    path = write_images(Image.fromarray(PIXELS[0])) / "0.png"
-    content = bytearray(path.read_bytes())
-    content[16:24] = struct.pack(">II", width, height)
-    content[29:33] = struct.pack(">I", zlib.crc32(bytes(content[12:29])))
-    path.write_bytes(content)
-    return Path("images")
-
-
 PAIR = {"x": X, "y": Y}
 HUGE = struct.pack(">BBBB3I", 0, 0, 8, 3, 2**31, 2**10, 2**10)
 HOLED = [None if row == 211 else row for row in range(300)]
 TWICE = pa.Table.from_arrays([pa.array(X[:, 0])] * 3, names=["a", "a", "y"])
-SMALL, DEEP = Image.fromarray(PIXELS[0]), Image.fromarray(np.full((4, 3), 300, np.uint16))
 # case -> (a function that writes the file, text of the message, options if any)
 BAD = {
     # truncated
@@ -365,19 +296,12 @@ BAD = {
     "npy cut": (lambda: cut(write("m.npy", npy_head("<f8") + bytes(48)), 0.95), "truncated: header claims"),
     "npz cut": (lambda: cut(write("m.npz", PAIR)), "expected a complete .npz archive"),
     "npz damaged": (lambda: damaged(write("m.npz", PAIR), 900), "cannot be read"),
-    "mat cut": (lambda: cut(write("m.mat", PAIR), 0.5), "expected a MATLAB file|no vector of 300"),
-    "mat damaged": (lambda: damaged(write("m.mat", PAIR), 700), "expected a MATLAB file"),
     "parquet cut": (lambda: cut(write("t.parquet", table(y=Y))), "cannot be read as a table of numbers"),
     "csv.gz cut": (lambda: cut(write("t.csv.gz", gzip.compress(lines().encode()))), "truncated: the compressed"),
-    "png cut": (lambda: cut(write_images(SMALL) / "0.png", 0.8).parent, "damaged or truncated file"),
-    "png damaged": (lambda: damaged(write_images(SMALL) / "0.png", 50).parent, "damaged or truncated file"),
     # wrong magic
     "idx magic": (lambda: write("m.idx", b"\0\1\x08\3" + bytes(20)), "expected an IDX magic"),
     "idx dimensions": (lambda: write("m", idx(PIXELS[..., None])), "expected 2 or 3 dimensions"),
     "npy magic": (lambda: write("m.npy", b"\x93NUMBY\1\0" + bytes(90)), ".npy header cannot be read"),
-    "mat magic": (lambda: write("m.mat", b"MATHLAB 5.0" + bytes(200)), "expected the 128-byte header"),
-    "mat 7.3": (lambda: write("m.mat", b"\x89HDF\r\n\x1a\n" + bytes(200)), "7.3 (HDF5) is not supported"),
-    "png magic": (lambda: write("images/0.png", b"GIF89a" + bytes(50)).parent, "expected a PNG image"),
     "no format": (lambda: write("notes.xyz", b"\x7fELF"), "7f 45 4c 46"),
     # absurd sizes, bombs
     "idx sizes": (lambda: write("m", HUGE), "truncated"),
@@ -385,9 +309,6 @@ BAD = {
     "npy sizes": (lambda: write("m.npy", npy_head("<f8", (2**40, 2**20)) + bytes(48)), "truncated"),
     "npy too wide": (lambda: write("m.npy", npy_head("<f8", (0, 2**30))), "at least one row"),
     "npz bomb": (lambda: zipped(npy_head("<f8", (2**30, 2**10))), "but the archive holds"),
-    "mat sizes": (absurd_mat, "claims more bytes than the file holds"),
-    "png sizes": (lambda: head_of_png(2**14, 2**14), "268"),
-    "png too large": (lambda: head_of_png(2**12, 2**13), "expected 1 to 16,777,216 pixels, found 8192×4096"),
     "csv too wide": (lambda: write("t.csv", "1" + ",1" * 2**18 + "\n"), "at most 131,072 columns, found 262,145"),
     # no pickle
     "npy objects": (lambda: write("m.npy", npy_head("|O", (3,)) + b"\x80\4"), "expected numbers (n, d) or"),
@@ -425,7 +346,6 @@ BAD = {
     "csv header alone": (lambda: write("t.csv", "a,b\n"), "at least one row|no table in text"),
     "idx empty": (lambda: write("m", idx(PIXELS[:0])), "at least one row, found shape (0, 4, 3)"),
     "npy empty": (lambda: write("m.npy", npy_head("<f8", (0, 2))), "at least one row"),
-    "png none": (lambda: write("images/a/b.txt", "").parent.parent, "found another folder"),
     # columns and arrays
     "csv twice": (lambda: write("t.csv", "a,a,y\n1,2,0\n"), "two columns are named 'a'"),
     "parquet twice": (lambda: write("t.parquet", TWICE), "two columns are named 'a'"),
@@ -439,19 +359,10 @@ BAD = {
         lambda: (write("images-idx3-ubyte", idx(PIXELS)), write("labels-idx1-ubyte", idx(PIXELS[:29, 0, 0])))[1],
         *("expected 30 labels to match", {"path": "images-idx3-ubyte"}),
     ),
-    "mat of one size": (lambda: write("m.mat", {"a": X, "z": X + 1, "y": Y}), "2 matrix for x"),
-    "mat without y": (lambda: write("m.mat", {"x": X, "z": X[1:]}), "no vector of 300 labels for the rows of"),
-    "mat complex": (lambda: write("m.mat", {"x": X + 1j, "y": Y}), "expected real numbers"),
     "files differ": (
         lambda: (write("rows/1.parquet", table(y=Y)), write("rows/2.parquet", table(z=Y)))[1],
         *("expected the columns of", {"path": "rows"}),
     ),
-    # images
-    "png sizes differ": (lambda: write_images(SMALL, Image.fromarray(PIXELS[0].T)), "found 3×4 of uint8"),
-    "png depths differ": (lambda: write_images(SMALL, DEEP), "of uint16"),
-    "png colour": (lambda: write_images(SMALL.convert("RGB")), "an image in grey of 8 or 16 bits, found mode RGB"),
-    "png next to folders": (lambda: write("images/a/0.png", SMALL) and write_images(SMALL), "images beside folders"),
-    "png next to others": (lambda: write("images/0.txt", "") and write_images(SMALL), "only PNG images, found another"),
 }
 
 
@@ -463,7 +374,7 @@ def test_a_bad_file_is_refused_by_name_and_leaves_nothing(case, refused):
     assert not [name for name in Path().iterdir() if "refused" in name.name]
 
 
-@pytest.mark.parametrize("name", ["m.mat", "t.parquet", "m.npz"])
+@pytest.mark.parametrize("name", ["t.parquet", "m.npz"])
 def test_a_file_cut_anywhere_is_refused(name, refused):
     whole = write(name, table(X[:4], y=Y[:4]) if name == "t.parquet" else {"x": X[:4], "y": Y[:4, None]}).read_bytes()
     for length in range(1, len(whole), 37):
@@ -474,9 +385,9 @@ def test_paths_and_options_that_cannot_be_opened_are_refused(tmp_path):
     write("t.csv", "1,2\n")
     for path, options, expected in [
         (tmp_path / "absent", {}, "no such file"),
-        (tmp_path, {}, "expected a file, or a folder of PNG images"),
+        (tmp_path, {}, "expected a file, or a folder of Parquet files"),
         (tmp_path / "t.csv", {"format": "xls"}, f"unknown format 'xls'; expected one of {', '.join(FORMATS)}"),
-        (tmp_path / "t.csv", {"format": "png"}, "expected a folder for format 'png', found a file"),
+        (tmp_path / "t.csv", {"format": "zarr"}, "expected a folder for format 'zarr', found a file"),
     ]:
         with pytest.raises(DataError, match=expected) as caught:
             open_source(path, **options)
@@ -487,21 +398,9 @@ def test_paths_and_options_that_cannot_be_opened_are_refused(tmp_path):
         open_source("t.csv", delimiter="|")
 
 
-@pytest.mark.parametrize(
-    "module, name", [("pyarrow.csv", "t.csv"), ("pyarrow.parquet", "t.parquet"), ("PIL.Image", "images")]
-)
+@pytest.mark.parametrize("module, name", [("pyarrow.csv", "t.csv"), ("pyarrow.parquet", "t.parquet")])
 def test_a_missing_library_is_refused_with_the_extra_to_install(monkeypatch, module, name):
-    path = write_images(SMALL) if name == "images" else write(name, table(y=Y) if name == "t.parquet" else "1,2\n")
+    path = write(name, table(y=Y) if name == "t.parquet" else "1,2\n")
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=r'pip install "bigkernel\[data\]"'):
         list(open_source(path).batches())
-
-
-def test_matlab_images_and_vectors(tmp_path):
-    scipy.io.savemat(tmp_path / "p.mat", {"X": np.ones((12, 8, 8), "u1"), "y": np.arange(12)})
-    source = open_source(tmp_path / "p.mat")
-    assert (source.n_features, source.image_shape, source.scale) == (64, (8, 8), 255.0)
-    scipy.io.savemat(tmp_path / "v.mat", {"X": np.ones((1, 12)), "w": np.arange(3)})
-    with pytest.raises(DataError, match="vector of 12 numbers; pass x=NAME"):
-        open_source(tmp_path / "v.mat", y="none")
-    assert open_source(tmp_path / "v.mat", x="X", y="none").n_features == 12

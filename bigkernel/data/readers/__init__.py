@@ -1,7 +1,7 @@
 """Readers of other file formats, one per format, listed in one table.
 
 `open_source` reads the header of a file, a folder or a store and returns a `Source`; `write_corpus` streams sources
-into a corpus. No reader holds a whole file (except MATLAB and Fortran-ordered npz), and faults in a file are
+into a corpus. No reader holds a whole file (except Fortran-ordered npz), and faults in a file are
 `DataError`s that name the path and the row.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bigkernel.data import zarr_arrays
-from bigkernel.data.readers import arrays, libsvm, png, stores, tables
+from bigkernel.data.readers import arrays, libsvm, stores, tables
 from bigkernel.data.readers.source import (
     BLOCK_ARRAYS,
     Block,
@@ -66,10 +66,6 @@ _SVM = (".libsvm", ".svm", ".svmlight")
 _READERS: dict[str, _Reader] = {
     "npy": _Reader("NumPy array (n, d) or (n, h, w)", arrays.read_npy, ("labels",), (".npy",), _begins(b"\x93NUMPY")),
     "npz": _Reader("NumPy archive of x and y", arrays.read_npz, ("x", "y"), (".npz",), _is_npz),
-    "mat": _Reader(
-        *("MATLAB file, versions 5 to 7.2", arrays.read_mat, ("x", "y"), (".mat",)),
-        _begins(b"MATLAB ", arrays.HDF5_MAGIC),
-    ),
     "idx": _Reader("IDX images as of MNIST", arrays.read_idx, ("labels",), (".idx", "-ubyte"), _is_idx),
     "parquet": _Reader(
         *("Parquet file, or folder of parts", tables.read_parquet, _TABLE, tables.PARQUET_ENDINGS),
@@ -78,11 +74,6 @@ _READERS: dict[str, _Reader] = {
     "zarr": _Reader(
         *("zarr array or group, folder or URL", stores.read, ("x", "y")),
         recognises_folder=lambda names: not {"zarr.json", ".zarray", ".zgroup"}.isdisjoint(names),
-        files=False,
-    ),
-    "png": _Reader(
-        *("folder of images: LABEL/*.png or *.png", png.read, ("grey",)),
-        recognises_folder=lambda names: _end_so(names, (".png",)),
         files=False,
     ),
     "usps": _Reader('USPS "zip code" digits, text', tables.read_usps, recognises=tables.recognises_usps),
@@ -112,7 +103,7 @@ def open_source(
     Parameters
     ----------
     path : path
-        A file, plain or gzip (text and IDX); a folder of PNG images or of Parquet parts; a zarr store, also by URL
+        A file, plain or gzip (text and IDX); a folder of Parquet parts; a zarr store, also by URL
         (http, https, s3, memory).
     format : str
         A key of `FORMATS`, or "auto": by the first bytes, then by the file's name.
@@ -126,9 +117,8 @@ def open_source(
         target, group, id, drop : csv, parquet: column of the labels, of the groups, of the ids of the rows, and those
             to leave out, by name or position
         delimiter, header : csv: "," ";" "tab" or "blank"; whether line 1 names the columns
-        x, y : mat, npz, zarr: names of the arrays; y="none": no labels
+        x, y : npz, zarr: names of the arrays; y="none": no labels
         features, zero_based : libsvm: number of features; indices begin at 0
-        grey : png: convert what is not 8-bit grey
 
     `DataError`: no such file or store, unknown format (lists the formats), or a head that does not make sense.
     `ConfigError`: an option that the format does not take, or with an impossible value.
@@ -140,7 +130,7 @@ def open_source(
     reader = _READERS[kind]
     _require_kind(name, kind, reader)
     # options that the command line passes for every format
-    unset: dict[str, Any] = {"header": "auto", "grey": False, "zero_based": False, "drop": ()}
+    unset: dict[str, Any] = {"header": "auto", "zero_based": False, "drop": ()}
     given = {key: value for key, value in options.items() if value is not None and value != unset.get(key)}
     if "labels" in given:
         given["labels"] = os.fspath(given["labels"])
@@ -181,7 +171,7 @@ def _detect(path: str) -> str:
         except OSError as error:
             raise DataError(f"{path}: cannot be listed: {error.strerror}") from error
         known = [name for name, one in _READERS.items() if one.recognises_folder and one.recognises_folder(names)]
-        advice = "expected a file, or a folder of PNG images, Parquet files or zarr; found another folder"
+        advice = "expected a file, or a folder of Parquet files or zarr; found another folder"
     else:
         require_file(path)
         with open_stream(path) as stream:

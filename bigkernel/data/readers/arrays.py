@@ -1,4 +1,4 @@
-"""Arrays in files: NumPy's own (.npy, .npz; never pickle), IDX, the format of MNIST, and MATLAB's, versions 5 to 7.2.
+"""Arrays in files: NumPy's own (.npy, .npz; never pickle), and IDX, the format of MNIST.
 
 x is (n, d), (n, h, w) as images, or (n,) as a single feature. Arrays in C order stream block by block; those in Fortran
 order are memory-mapped (.npy) or loaded whole (.npz). Three-dimensional uint8 is pixels: scale 255.
@@ -6,24 +6,21 @@ order are memory-mapped (.npy) or loaded whole (.npz). Three-dimensional uint8 i
 IDX (http://yann.lecun.com/exdb/mnist), gzip or plain, is big-endian: two zero bytes, a type code, the number of
 dimensions, the dimensions as 32-bit integers, the values. Labels are a separate file. Unsigned bytes are pixels.
 
-In an archive or a MATLAB file, which SciPy reads, x and y have the usual names, or are the largest matrix and the
-vector of n labels, or are named. Only these are decoded, whole, after their claimed size was compared with the file.
-Rows of 64, 256 or 784 features of MATLAB are images of 8×8, 16×16 or 28×28; no other shape is guessed.
+In an archive x and y have the usual names, or are the largest matrix and the vector of n labels, or are named. Only
+these are decoded, after their claimed size was compared with the file.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import struct
-import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +29,6 @@ from bigkernel.data.readers.source import (
     AGAIN,
     DEFLATE_RATIO,
     Source,
-    StoredArray,
     Stream,
     in_native_order,
     open_stream,
@@ -45,7 +41,6 @@ from bigkernel.errors import DataError
 X_NAMES = ("x", "X", "data")
 Y_NAMES = ("y", "labels", "target")
 _MOST_HEADER_BYTES = 2**16
-A = TypeVar("A", bound=StoredArray)
 # errors of zipfile for damaged directories and headers, encryption and unknown compression
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, OSError, ValueError, RuntimeError, KeyError, EOFError)
 # type code → dtype, as in the file
@@ -134,7 +129,7 @@ def read_idx(path: str, *, labels: str | None = None) -> Source:
     return source_of_arrays("idx", path, images, targets, scale=scale, files=(path, labels))
 
 
-def _choose(path: str, arrays: Mapping[str, A], x: str | None, y: str | None) -> tuple[A, A | None]:
+def _choose(path: str, arrays: Mapping[str, _Array], x: str | None, y: str | None) -> tuple[_Array, _Array | None]:
     """Choose the arrays of rows and labels in a file.
 
     x : name; None: "x", "X" or "data" where there is one of them, else the largest matrix
@@ -161,7 +156,7 @@ def _choose(path: str, arrays: Mapping[str, A], x: str | None, y: str | None) ->
     return rows, _single(path, arrays, candidates, what, 'y=NAME, or y="none" to read without labels')
 
 
-def _single(path: str, arrays: Mapping[str, A], candidates: Sequence[A], what: str, way_out: str) -> A:
+def _single(path: str, arrays: Mapping[str, _Array], candidates: Sequence[_Array], what: str, way_out: str) -> _Array:
     if len(candidates) != 1:
         holds = ", ".join(f"{name} ({'×'.join(map(str, array.shape))})" for name, array in arrays.items())
         raise DataError(f"{path}: found {len(candidates) or 'no'} {what} among {holds or 'nothing'}; pass {way_out}")
@@ -235,100 +230,3 @@ def _labels_beside(path: str) -> str | None:
     endings = (".gz", "") if match[3] else ("", ".gz")
     candidates = (os.path.join(folder, stem + ending) for ending in endings)
     return next((candidate for candidate in candidates if os.path.exists(candidate)), None)
-
-
-# ---------------------------------------------------------------- MATLAB
-
-_EXPANSION = 8 * DEFLATE_RATIO  # a double takes at least a byte
-HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-_DTYPES = {
-    "double": "f8",
-    "single": "f4",
-    "logical": "u1",
-    **{f"{sign}int{8 * size}": f"{sign or 'i'}{size}" for sign in ("", "u") for size in (1, 2, 4, 8)},
-}
-_IMAGE_SIDES = {64: 8, 256: 16, 784: 28}
-
-
-@dataclass(frozen=True)
-class _Variable:
-    """A variable of a MATLAB file, as described by its header."""
-
-    path: str
-    label: str
-    shape: tuple[int, ...]
-    kind: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.path}: {self.label} ({'×'.join(map(str, self.shape))} {self.kind})"
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(_DTYPES.get(self.kind, "O"))
-
-    def rows(self, step: int) -> Iterator[NDArray[Any]]:
-        import scipy.io
-
-        find = lambda: scipy.io.loadmat(self.path, variable_names=[self.label])[self.label]  # noqa: E731
-        values = _parsed(self.path, find)
-        if values.dtype.kind not in "biuf" or values.size != math.prod(self.shape):
-            raise DataError(f"{self.name}: expected real numbers, found {values.dtype} of shape {values.shape}")
-        cast = values.astype(self.dtype, copy=False)
-        if self.dtype.kind != "f" and (cast != values).any():
-            raise DataError(f"{self.name}: values do not match the class of the variable; {AGAIN}")
-        cast = cast.reshape(self.shape)
-        for start in range(0, self.shape[0], step):
-            yield np.ascontiguousarray(cast[start : start + step])
-
-
-def read_mat(path: str, *, x: str | None = None, y: str | None = None) -> Source:
-    """Open a MATLAB file, in which x and y are variables; see `_choose`."""
-    rows, labels = _choose(path, _variables(path), x, y)
-    if labels is not None and labels.shape[0] == 1:
-        labels = replace(labels, shape=labels.shape[1:])
-    pictures: dict[str, Any] = {}
-    if len(rows.shape) == 2:
-        side = _IMAGE_SIDES.get(rows.shape[-1])
-        pictures["scale"] = 255.0 if side and rows.kind == "uint8" else 1.0
-        pictures["image_shape"] = (side, side) if side else None
-    return source_of_arrays("mat", path, rows, labels, files=(path,), **pictures)
-
-
-def _parsed(path: str, parse: Callable[[], Any]) -> Any:
-    """Return what `scipy.io` finds; its errors and warnings about damage become DataErrors."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # scipy.io replaces what it cannot read by a text, and warns
-            return parse()
-    except NotImplementedError:
-        raise _hdf5(path) from None
-    except Exception as error:
-        raise DataError(
-            f"{path}: expected a MATLAB file, found a damaged or other file: {error} ({type(error).__name__}); {AGAIN}"
-        ) from error
-
-
-def _variables(path: str) -> dict[str, _Variable]:
-    import scipy.io  # imported late: --help does not need it
-
-    with open(path, "rb") as file:
-        head = file.read(128)
-    if head.startswith(HDF5_MAGIC):
-        raise _hdf5(path)
-    if not head.startswith((b"MATLAB 5.0", b"MATLAB 7.3")) or len(head) < 128:
-        raise DataError(f"{path}: expected the 128-byte header of a MATLAB 5.0 file, found {head[:16]!r}; {AGAIN}")
-    listed = _parsed(path, lambda: scipy.io.whosmat(path))
-    variables = {name: _Variable(path, name, tuple(shape), kind) for name, shape, kind in listed}
-    for variable in variables.values():
-        claimed = np.prod(variable.shape, dtype=object) * np.dtype(_DTYPES.get(variable.kind, "u1")).itemsize
-        if min(variable.shape, default=0) < 0 or claimed > _EXPANSION * os.path.getsize(path):
-            raise DataError(f"{variable.name}: claims more bytes than the file holds; {AGAIN}")
-    if len(variables) < len(listed):
-        raise DataError(f"{path}: two variables have the same name; {AGAIN}")
-    return {name: variable for name, variable in variables.items() if not name.startswith("__")}  # MATLAB's own
-
-
-def _hdf5(path: str) -> DataError:
-    """Return the error for MATLAB 7.3, for which `scipy.io` raises NotImplementedError."""
-    return DataError(f"{path}: MATLAB 7.3 (HDF5) is not supported; save it in MATLAB with save(file, '-v7')")
