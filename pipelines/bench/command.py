@@ -7,8 +7,8 @@ import functools
 import json
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import asdict
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import click
 import numpy as np
 
 from bigkernel import connect
+from bigkernel.data.corpus import Corpus
 from bigkernel.engine.process import processors
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.monitor.terminal.bar import bar, progress
@@ -23,22 +24,43 @@ from pipelines.shared.experiments import data_option, json_option, out_option
 from pipelines.shared.timed_sweeps import FEATURES, SIGMA, digits_corpus, table
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where rows come from, where corpora are kept, and whether one JSON object is printed and nothing else."""
+
+    data: Path
+    out: Path
+    as_json: bool
+
+    def corpus(self, rows: int, **options: Any) -> Corpus:
+        """Return a corpus of so many digits, made once."""
+        return digits_corpus(self.out, self.data, rows, quiet=self.as_json, **options)
+
+    def bar(self, unit: str) -> AbstractContextManager[Callable[[int, int | None], None]]:
+        """Show progress in a unit."""
+        return bar(unit, enabled=not self.as_json, unit=unit)
+
+    def tell(self, result: Any, show: Callable[..., Any], *description: Any) -> None:
+        """Print JSON, or tables."""
+        if self.as_json:
+            click.echo(json.dumps(result))
+        else:
+            show(result, *description)
+
+
 def bench_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --data, --out and --json."""
+    """Add --data, --out and --json, passed on as one argument `place`."""
+
+    @functools.wraps(function)
+    def command(data: Path, out: Path, as_json: bool, **options: Any) -> Any:
+        return function(Place(data, out, as_json), **options)
+
     several = (
         data_option("Directory with MNIST's idx files."),
         out_option("bench", "Directory for the corpora."),
         json_option,
     )
-    return functools.reduce(lambda decorated, option: option(decorated), reversed(several), function)
-
-
-def tell(result: Any, as_json: bool, show: Callable[..., Any], *description: Any) -> None:
-    """Print JSON, or tables."""
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        show(result, *description)
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(several), command)
 
 
 @click.group()
@@ -56,9 +78,7 @@ def bench() -> None:
 @click.option("--repeats", default=5, show_default=True, help="Rounds of GEMM, limit and sweep.")
 @click.option("--seconds", default=1.5, show_default=True, help="Time for which each product is repeated.")
 @click.option("--threads", is_flag=True, help="Use threads of this process, not a local cluster.")
-def gram(
-    data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeats: int, seconds: float, threads: bool
-) -> None:
+def gram(place: Place, rows: int, landmarks: int, repeats: int, seconds: float, threads: bool) -> None:
     """Measure the rate of a sweep relative to its two matrix products.
 
     The sweep reads from zarr on a local cluster; its rate is 2·n·m·d + n·m² flops over the time from the first task to
@@ -68,12 +88,12 @@ def gram(
     """
     from pipelines.bench import gram as bench_gram
 
-    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    corpus = place.corpus(rows)
     with ExitStack() as stack:
-        update = stack.enter_context(bar("turns", enabled=not as_json, unit="turns"))
+        update = stack.enter_context(place.bar("turns"))
         client = "threads" if threads else stack.enter_context(connect("local", workers=processors()))
         result = bench_gram.measure(corpus, landmarks, repeats=repeats, client=client, seconds=seconds, update=update)
-    tell(result, as_json, bench_gram.show)
+    place.tell(result, bench_gram.show)
 
 
 @bench.command(short_help="Compare peak memory with the plan.")
@@ -84,9 +104,7 @@ def gram(
 @click.option("--memory-limit", default=500_000_000, show_default=True, help="Memory limit of each worker, in bytes.")
 @click.option("--sizes", default="500,1000,2000,4000,8000", show_default=True, help="Landmarks of the second table.")
 @click.option("--sizes-rows", default=20_000, show_default=True, help="Rows of the second table.")
-def memory(
-    data: Path, out: Path, as_json: bool, small: int, large: int, landmarks: int, memory_limit: int, **of_sizes: Any
-) -> None:
+def memory(place: Place, small: int, large: int, landmarks: int, memory_limit: int, **of_sizes: Any) -> None:
     """Compare the peak resident memory of a process with its planned peak.
 
     The first table compares a worker for few and for many rows; the second compares workers and the threads of one
@@ -98,12 +116,12 @@ def memory(
     few_and_many, sizes = [], [int(m) for m in of_sizes["sizes"].split(",") if m]
     for n_rows in (small, large):
         # chunks small enough for both to read ahead
-        corpus = digits_corpus(out, data, n_rows, quiet=as_json, chunk_rows=5_000)
-        few_and_many.append(bench_memory.on_workers(corpus, landmarks, memory_limit, out))
-    corpus = digits_corpus(out, data, of_sizes["sizes_rows"], quiet=as_json, chunk_rows=5_000)
-    with bar("sizes", enabled=not as_json) as update:
-        peaks = bench_memory.measured(corpus, sizes, 2**32, out, update)
-    if as_json:
+        corpus = place.corpus(n_rows, chunk_rows=5_000)
+        few_and_many.append(bench_memory.on_workers(corpus, landmarks, memory_limit, place.out))
+    corpus = place.corpus(of_sizes["sizes_rows"], chunk_rows=5_000)
+    with place.bar("sizes") as update:
+        peaks = bench_memory.measured(corpus, sizes, 2**32, place.out, update)
+    if place.as_json:
         figures = {
             "runs": [bench_memory.plain(one) for one in few_and_many],
             "difference": bench_memory.difference(few_and_many),
@@ -118,12 +136,12 @@ def memory(
 @bench_options
 @click.option("--rows", default=60_000, show_default=True)
 @click.option("--landmarks", default=500, show_default=True)
-def bits(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> None:
+def bits(place: Place, rows: int, landmarks: int) -> None:
     """Compare the bits of the coefficients from serial, threads, one worker and two."""
     from bigkernel import KernelRidgeClassifier, UnitNormalizer, executing
     from bigkernel.data.zarr_arrays import digest
 
-    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    corpus = place.corpus(rows)
     lazy = UnitNormalizer().fit(corpus).transform(corpus)
     digests: dict[str, str] = {}
 
@@ -139,7 +157,7 @@ def bits(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> Non
         with connect("local", workers=workers) as client:
             fit(f"{workers} worker{'s' * (workers > 1)}", client)
     same = len(set(digests.values())) == 1
-    if as_json:
+    if place.as_json:
         click.echo(json.dumps({"digests": digests, "same": same}))
     else:
         table(
@@ -156,7 +174,7 @@ def bits(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> Non
 @bench_options
 @click.option("--rows", default=3_000, show_default=True)
 @click.option("--landmarks", default=200, show_default=True)
-def numbers(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> None:
+def numbers(place: Place, rows: int, landmarks: int) -> None:
     """Compare predictions with least squares and with their estimated errors.
 
     Fits all combinations of tables, dtypes, widths and penalties; exits with 1 if a fit is off by more than 1e-3
@@ -166,13 +184,13 @@ def numbers(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> 
 
     fits: list[bench_numbers.Cell] = []
     cases = len(bench_numbers.SIGMAS) * len(bench_numbers.ALPHAS) * len(bench_numbers.METHODS)
-    total = len(bench_numbers.tables(rows, data)) * 2 * cases
-    with bar("fits", enabled=not as_json) as update:
-        for cell in bench_numbers.cells(rows, landmarks, data):
+    total = len(bench_numbers.tables(rows, place.data)) * 2 * cases
+    with place.bar("fits") as update:
+        for cell in bench_numbers.cells(rows, landmarks, place.data):
             fits.append(cell)
             update(len(fits), total)
     result = bench_numbers.summary(fits)
-    if as_json:
+    if place.as_json:
         click.echo(json.dumps(result))
     else:
         lines = [bench_numbers.row(cell) for cell in fits]
@@ -182,26 +200,6 @@ def numbers(data: Path, out: Path, as_json: bool, rows: int, landmarks: int) -> 
         raise SystemExit(1)
 
 
-@bench.command(short_help="Compare default settings with scikit-learn's.")
-@bench_options
-def defaults(data: Path, out: Path, as_json: bool) -> None:
-    """Score default settings on ten tables, raw and standardised, beside scikit-learn's models with theirs.
-
-    R² of numbers and accuracy of classes, means over five folds. "warned" tells where a model warned that one column
-    decides all distances.
-    """
-    from pipelines.bench import defaults as bench_defaults
-
-    scored: list[bench_defaults.Line] = []
-    total = 2 * len(bench_defaults.tables(data))
-    with bar("tables", enabled=not as_json, unit="tables") as update:
-        for line in bench_defaults.lines(data):
-            scored.append(line)
-            update(len(scored), total)
-    rows = [asdict(one) if as_json else bench_defaults.row(one) for one in scored]
-    tell(rows, as_json, functools.partial(table, "held-out scores of default settings", bench_defaults.COLUMNS))
-
-
 @bench.command(short_help="Compare with scikit-learn and Dask arrays.")
 @bench_options
 @click.option("--rows", default=100_000, show_default=True)
@@ -209,9 +207,7 @@ def defaults(data: Path, out: Path, as_json: bool) -> None:
 @click.option("--alpha", default=10.0, show_default=True)
 @click.option("--repeats", default=3, show_default=True, help="Alternated rounds of all three.")
 @click.option("--without-dask", is_flag=True, help="Leave out plain Dask array algebra.")
-def peers(
-    data: Path, out: Path, as_json: bool, rows: int, landmarks: int, alpha: float, repeats: int, without_dask: bool
-) -> None:
+def peers(place: Place, rows: int, landmarks: int, alpha: float, repeats: int, without_dask: bool) -> None:
     """Compare a fit from zarr with scikit-learn and with Dask arrays.
 
     The peers are scikit-learn's Nystroem + Ridge from memory and plain Dask array algebra, on the same rows, landmarks,
@@ -220,18 +216,18 @@ def peers(
     """
     from pipelines.bench import peers as bench_peers
 
-    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    corpus = place.corpus(rows)
     contenders = [name for name in bench_peers.CONTENDERS if name != "dask-array" or not without_dask]
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
     start = time.perf_counter()
-    with bar("rounds", enabled=not as_json) as update:
+    with place.bar("rounds") as update:
         for i in range(repeats):
             for name in contenders:
                 runs[name].append(bench_peers.run(name, corpus.path, landmarks, alpha))
             update(i + 1, repeats)
     result = bench_peers.compare(runs)
     result["wall_seconds"] = time.perf_counter() - start
-    if as_json:
+    if place.as_json:
         click.echo(json.dumps(result))
         return
     table(
@@ -261,16 +257,7 @@ def peers(
 @click.option("--peer-cells", default=1, show_default=True, help="Penalties for which the peer is timed.")
 @click.option("--peer-folds", default=2, show_default=True, help="Folds for which the peer is timed.")
 def tune(
-    data: Path,
-    out: Path,
-    as_json: bool,
-    rows: int,
-    landmarks: int,
-    sigmas: int,
-    alphas: int,
-    folds: int,
-    peer_cells: int,
-    peer_folds: int,
+    place: Place, rows: int, landmarks: int, sigmas: int, alphas: int, folds: int, peer_cells: int, peer_folds: int
 ) -> None:
     """Compare a grid search with scikit-learn's GridSearchCV.
 
@@ -279,10 +266,10 @@ def tune(
     """
     from pipelines.bench import tune as bench_tune
 
-    corpus = digits_corpus(out, data, rows, quiet=as_json)
+    corpus = place.corpus(rows)
     widths, penalties = np.geomspace(0.3, 3, sigmas), np.geomspace(1e-6, 1e2, alphas)
     cells = sigmas * alphas * folds
-    with progress(enabled=not as_json):
+    with progress(enabled=not place.as_json):
         error = bench_tune.ours(corpus, landmarks, widths, penalties, folds, "neg_mean_squared_error")
         accuracy = bench_tune.ours(corpus, landmarks, widths, penalties, folds, "accuracy")
     some = penalties[np.linspace(0, alphas - 1, peer_cells + 2).astype(int)[1:-1]]
@@ -299,7 +286,7 @@ def tune(
         "ratio": scaled / error["seconds"],
         "ratio_accuracy": scaled / accuracy["seconds"],
     }
-    if as_json:
+    if place.as_json:
         click.echo(json.dumps(result))
         return
     table(
@@ -320,29 +307,14 @@ def tune(
 @click.option("--landmarks", default=4_000, show_default=True)
 @click.option("--method", type=click.Choice(["cg", "logistic"]), default="cg", show_default=True)
 @click.option("--repeats", default=3, show_default=True, help="Rounds of all shares, of which medians are shown.")
-def blocks(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, method: str, repeats: int) -> None:
+def blocks(place: Place, rows: int, landmarks: int, method: str, repeats: int) -> None:
     """Compare fits with all, half, a tenth and none of the kernel blocks in memory between sweeps."""
     from pipelines.bench import blocks as bench_blocks
 
-    corpus = digits_corpus(out, data, rows, quiet=as_json)
-    with bar("fits", enabled=not as_json, unit="fits") as update:
+    corpus = place.corpus(rows)
+    with place.bar("fits") as update:
         fits = bench_blocks.measure(corpus, method, landmarks, repeats, update)
-    tell(fits, as_json, bench_blocks.show, f"{method}, {rows:,} × {FEATURES}, m = {landmarks:,}")
-
-
-@bench.command(short_help="Compare a pilot's estimate with fits.")
-@bench_options
-@click.option("--rows", default=60_000, show_default=True)
-@click.option("--landmarks", default="500,1000,2000,4000", show_default=True, help="m, with commas between.")
-@click.option("--repeats", default=3, show_default=True, help="Fits of each, of which the median is shown.")
-def plan(data: Path, out: Path, as_json: bool, rows: int, landmarks: str, repeats: int) -> None:
-    """Compare the time that a pilot estimates with the time that the fit takes."""
-    from pipelines.bench import plan as bench_plan
-
-    corpus = digits_corpus(out, data, rows, quiet=as_json)
-    with progress(enabled=not as_json):
-        result = bench_plan.measure(corpus, [int(m) for m in landmarks.split(",")], repeats=repeats)
-    tell(result, as_json, bench_plan.show, f"{rows:,} × {FEATURES}")
+    place.tell(fits, bench_blocks.show, f"{method}, {rows:,} × {FEATURES}, m = {landmarks:,}")
 
 
 @bench.command(short_help="Compare sweeps of XNV, DICA, JDA, ARTL.")
@@ -353,17 +325,17 @@ def plan(data: Path, out: Path, as_json: bool, rows: int, landmarks: str, repeat
 )
 @click.option("--repeats", default=3, show_default=True, help="Rounds of all sweeps.")
 @click.option("--workers", default=2, show_default=True)
-def domains(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, repeats: int, workers: int) -> None:
+def domains(place: Place, rows: int, landmarks: int, repeats: int, workers: int) -> None:
     """Compare sweeps of XNV, DICA, JDA and ARTL with a plain Gram sweep.
 
     Shows seconds and their ratio at equal width, and the memory of the largest worker beside its planned peak.
     """
     from pipelines.shared import domain_sweeps
 
-    corpus = digits_corpus(out, data, rows, quiet=as_json)
-    with bar("sweeps", enabled=not as_json, unit="sweeps") as update:
+    corpus = place.corpus(rows)
+    with place.bar("sweeps") as update:
         result = domain_sweeps.measure(corpus, landmarks, repeats=repeats, workers=workers, update=update)
-    tell(result, as_json, domain_sweeps.show, f"{rows:,} × {FEATURES}, m = {landmarks:,}, {workers} workers")
+    place.tell(result, domain_sweeps.show, f"{rows:,} × {FEATURES}, m = {landmarks:,}, {workers} workers")
 
 
 @bench.command(short_help="Compare predictions with plain NumPy.")
@@ -371,14 +343,14 @@ def domains(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, rep
 @click.option("--rows", default=10_000, show_default=True, help="Rows of the fit.")
 @click.option("--landmarks", default=1_000, show_default=True)
 @click.option("--rounds", default=30, show_default=True, help="Alternated rounds of all contenders.")
-def serve(data: Path, out: Path, as_json: bool, rows: int, landmarks: int, rounds: int) -> None:
+def serve(place: Place, rows: int, landmarks: int, rounds: int) -> None:
     """Compare predictions in memory with plain NumPy, and time loading.
 
     Times a model's `predict` and its predictor's, for one row and 1,000, in float32 and float64.
     """
     from pipelines.bench import serve as bench_serve
 
-    corpus = digits_corpus(out, data, rows, quiet=as_json)
-    with bar("rounds", enabled=not as_json) as update:
+    corpus = place.corpus(rows)
+    with place.bar("rounds") as update:
         result = bench_serve.measure(corpus, landmarks, rounds=rounds, update=update)
-    tell(result, as_json, bench_serve.show)
+    place.tell(result, bench_serve.show)

@@ -13,7 +13,6 @@ import click
 from bigkernel.cli.options import Numbers, Where, cluster_options, execution, json_option, run_options, transform_option
 from pipelines.corpus import page
 from pipelines.corpus.job import work
-from pipelines.corpus.plan import planned
 from pipelines.corpus.settings import Settings
 from pipelines.shared.experiments import seed_option
 
@@ -127,9 +126,8 @@ def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @_settings_options
 @cluster_options
 @run_options
-@click.option("--dry-run", is_flag=True, help="Show rows, bytes, memory and flops of every stage, and stop.")
 @json_option
-def corpus(job: Settings, where: Where, run: str | None, resume: bool, dry_run: bool, as_json: bool) -> None:
+def corpus(job: Settings, where: Where, run: str | None, resume: bool, as_json: bool) -> None:
     """Make a large digit corpus, fit kernel ridge regression to it, and measure the error on test digits.
 
     \b
@@ -162,9 +160,6 @@ def corpus(job: Settings, where: Where, run: str | None, resume: bool, dry_run: 
     if run is None:
         raise click.UsageError("--run DIR is missing: it keeps the corpus, the finished work and the results")
     directory = Path(run).absolute()  # workers may have another working directory
-    if dry_run:
-        page.show_plan(planned(job, directory), as_json=as_json)
-        return
     job.check()
     made = page.begin(job, directory / "results", quiet=as_json)
     with execution(where, run=str(directory), resume=resume, quiet=as_json):

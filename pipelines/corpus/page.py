@@ -7,7 +7,6 @@ import numpy as np
 
 from bigkernel.config import settings
 from bigkernel.html import MISSING, duration, size
-from bigkernel.monitor.terminal.figures import show
 from pipelines.corpus.choice import HELD_OUT, MOST_LANDMARKS, Record
 from pipelines.corpus.job import Outcome, View, steps_of
 from pipelines.corpus.settings import Settings
@@ -38,12 +37,6 @@ FITS = [
     Column("segments", "segments", hidden=True),
     Column("sweep_seconds", "sweep s", hidden=True),
 ]
-
-
-def show_plan(figures: Record, *, as_json: bool) -> None:
-    """Show the figures of a job without running it."""
-    shown = figures if as_json else {name: value for name, value in figures.items() if value is not None}
-    show(shown, as_json=as_json, title="plan; nothing was made")
 
 
 def error_picture(outcome: Outcome, against: str, *, paper: Paper = LIGHT) -> bytes:

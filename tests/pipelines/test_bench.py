@@ -55,17 +55,6 @@ def test_the_limit_is_the_sum_over_workers_that_do_both_products_one_after_the_o
 
 
 @pytest.mark.slow
-def test_the_estimate_of_a_pilot_is_compared_with_fits(where):
-    result = json.loads(run("plan", *where, "--rows", 10_000, "--landmarks", "48", "--repeats", 1, "--json"))
-    (fit,) = result["fits"]
-    assert fit["landmarks"] == 48
-    assert fit["all_seconds"] == [fit["measured_seconds"]]
-    assert 0 < fit["least_seconds"] <= fit["expected_seconds"] <= fit["most_seconds"]
-    assert result["within"] == (fit["least_seconds"] <= fit["measured_seconds"] <= fit["most_seconds"])
-    assert 0 < fit["peak_bytes"] < fit["planned_bytes"]
-
-
-@pytest.mark.slow
 def test_peaks_of_memory_are_compared_with_the_plan(where):
     options = ["--small", 4000, "--large", 8000, "--landmarks", 50, "--sizes", "60", "--sizes-rows", 4000]
     result = json.loads(run("memory", *where, *options, "--json"))

@@ -1,10 +1,8 @@
 """The batch job `corpus` with features: its choices on training rows, and its errors with and without features."""
 
-import json
-
 import numpy as np
 import pytest
-from pipeline_runs import call, results_of
+from pipeline_runs import results_of
 
 from bigkernel import Gaussian, KernelRidgeClassifier, SweepSearchCV, load_model, open_corpus
 from bigkernel.engine.rows import as_rows
@@ -44,11 +42,3 @@ def test_the_model_is_fitted_to_all_mapped_rows_with_parameters_chosen_on_held_o
     # deformed rows are among the landmarks
     rows = [int(np.argmin(((mapped.take(np.arange(3000)) - z) ** 2).sum(axis=1))) for z in model.landmarks_]
     assert sum(row >= 1200 for row in rows) > 20
-
-
-def test_a_dry_run_counts_the_features_and_the_rows_of_the_search(tmp_path):
-    options = ("corpus", "--rows", "1000000", "--run", tmp_path / "r", "--dry-run", "--json", "--sigma", "0.5")
-    plain, strokes = (json.loads(call(*options, *more).stdout) for more in ((), STROKES))
-    assert (plain["searched_rows"], plain["views"]) == (0, ["unit norm"])
-    assert (strokes["searched_rows"], strokes["views"]) == (20_000, ["unit norm", "features"])
-    assert strokes["flops"] > plain["flops"]

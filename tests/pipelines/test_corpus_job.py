@@ -97,10 +97,3 @@ def test_a_given_corpus_is_fitted_unchanged(done, tmp_path):
     assert not (tmp_path / "r" / "train.corpus").exists()
     assert "fitted as it is" in call("corpus", *own, "--rows", "2000", "--run", tmp_path / "s", code=8).stderr
     assert "go together" in call("corpus", *own[:2], "--run", tmp_path / "s", code=8).stderr
-
-
-def test_a_dry_run_writes_nothing(tmp_path):
-    plan = results_of("corpus", "--rows", "8100000", "--run", tmp_path / "r", "--dry-run")
-    assert (plan["rows"], plan["originals"]) == (8_100_000, 1200)
-    assert plan["worker_bytes"] > plan["task_bytes"] > 0
-    assert list(tmp_path.iterdir()) == []
