@@ -299,22 +299,6 @@ def test_overwrite_replaces_files_of_the_same_kind(run, work):
     assert open_corpus("digits.corpus").info.classes == ()
 
 
-def test_a_run_is_not_started_twice_or_resumed_by_another_job(run, work):
-    run("fit", "digits.corpus", "one.model", *FIT, "--run", "work")
-    before = files(work)
-    assert "holds a run" in run("fit", "digits.corpus", "two.model", *FIT, "--run", "work", code=3).stderr
-    other = [*FIT[:-1], "0.1", "--sigma", "0.9"]
-    result = run("fit", "digits.corpus", "two.model", *other, "--run", "work", "--resume", code=5)
-    assert "statistic" in result.stderr
-    result = run("fit", "numbers.corpus", "two.model", *FIT, "--run", "work", "--resume", code=5)
-    assert "ResumeMismatchError" in result.stderr
-    assert files(work) == before
-    # another penalty is the same sweep
-    again = run("fit", "digits.corpus", "two.model", *FIT, "--alpha", "2", "--run", "work", "--resume", "--json")
-    figures = json.loads(again.stdout)
-    assert figures["resumed_segments"] == figures["segments"]
-
-
 @pytest.mark.cluster
 def test_a_cluster_gives_the_same_model(run, work, cluster):
     fitted = json.loads(

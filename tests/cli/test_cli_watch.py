@@ -246,22 +246,6 @@ def test_no_line_of_a_journal_stops_watch(tmp_path):
             assert state(run)["jobs"][0]["id"] == "later", f"{name}: later lines are read"
 
 
-@pytest.mark.parametrize("arguments", [(), ("--once",), ("--json",)])
-def test_control_characters_of_a_journal_are_escaped(half, arguments):
-    hostile = "\x1b]0;x\x07\x1b[2J\u202e\nx"
-    with open(half / journal.NAME, "a") as file:
-        file.write(line_of("note", text=hostile) + "\n" + line_of("step", what=hostile, done=1, total=3) + "\n")
-    write(half, [({**STARTED, "title": hostile}, 1.0), *ended("later", hostile, hostile)])
-    text = invoke(half, *arguments, code=1).stdout
-    assert not {"\x1b", "\x07", "\u202e"} & set(text)
-    assert "]0;x" in text
-
-
-def test_an_unknown_state_is_not_a_success():
-    unknown = {"jobs": [{"id": "a", "state": "\x1b[2J"}]}
-    assert watching.follow(lambda: unknown, lambda state: None, 0.1) == 1
-
-
 @pytest.mark.parametrize("how, code", [("finished", 0), ("failed", 1), ("fnished", 1), ("interrupted", 75)])
 def test_the_exit_code_is_that_of_the_outcome(half, how, code):
     write(half, ended(how=how, error="DataError: row 3" if how == "failed" else ""))

@@ -2,17 +2,15 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 
 from bigkernel import Gaussian, KernelRidge
-from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
 from bigkernel.engine.prediction_store import PredictionWriter, create, open_predictions, stored_form
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ChunkMissingError, DataError
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
-from bigkernel.solvers.posterior import SpreadPredictor, exact_posterior
+from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.scores import ScoreStatistic, score
@@ -37,31 +35,6 @@ def test_integer_labels_are_stored_as_they_are_and_others_as_positions():
         assert_array_equal(stored, labels)
         assert stored.dtype == np.int64
     assert_array_equal(stored_form(predictor(), VALUES, flat=False), VALUES)
-
-
-@pytest.mark.parametrize("decision", [False, True])
-@pytest.mark.parametrize("c, flat", [(1, True), (1, False), (3, False)])
-def test_deviations_are_written_with_the_predictions(make_corpus, tmp_path, c, flat, decision):
-    kernel = Gaussian(1.0)
-    features = LandmarkMap(kernel, X[:20], np.dtype(np.float64))
-    coef = rng.normal(size=(20, c))
-    posterior = exact_posterior(kernel(X[:20]), 0.3, fit_intercept=True)
-    model = SpreadPredictor(features, coef, INTERCEPT[:c], posterior=posterior)
-    rows = as_rows(make_corpus(X, chunk_rows=20))
-    step = rows.bounds(settings())[1]
-    create(tmp_path / "out", model, N, step, decision=decision, flat=flat, std=True)
-    total = sweep(rows, PredictionWriter(model, str(tmp_path / "out"), step, decision, flat, True)).total
-    zarr_arrays.write_manifest(tmp_path / "out")
-    group = open_predictions(tmp_path / "out")
-    values = kernel(X, X[:20]) @ coef + INTERCEPT[:c]
-    deviations = np.sqrt(posterior.variance(kernel(X, X[:20]), np.ones(N)))
-    assert total["rows"] == N
-    assert set(group.array_keys()) == {"prediction", "std"} | ({"decision"} if decision else set())
-    assert_allclose(group["prediction"][...], values[:, 0] if flat else values, atol=1e-12)
-    assert_allclose(group["std"][...], deviations, rtol=1e-12)
-    assert group["std"].chunks == (step,)
-    if decision:
-        assert_allclose(group["decision"][...], values, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["prediction", "std"])

@@ -15,7 +15,7 @@ from drivers import wait_until
 from probes import Sleep, Sums, Touch, local_cluster
 
 from bigkernel.data import zarr_arrays
-from bigkernel.engine.process import OneBlasThread, blas_threads
+from bigkernel.engine.process import OneBlasThread
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import choose_executor, sweep
 from bigkernel.errors import ConfigError, PlanTooLargeError, StalledError
@@ -154,8 +154,3 @@ def test_rows_that_the_cluster_holds_give_the_same_bits(client, expected):
         swept = sweep(as_rows(held, y), Sums(D), client=client)
     assert swept.executor == "dask"
     assert zarr_arrays.digest(swept.total) == expected
-
-
-def test_worker_processes_have_one_blas_thread(rows, client):
-    sweep(rows, Sums(D), client=client)
-    assert all(set(threads.values()) == {1} for threads in client.run(blas_threads).values())

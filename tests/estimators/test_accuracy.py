@@ -12,7 +12,7 @@ from bigkernel.errors import AccuracyWarning
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.solvers.residuals import ENOUGH, PROMISE, VECTORS, probes
 from bigkernel.solvers.whitening import whiten
-from bigkernel.statistics.moments import MomentStatistic, RoundingProbe, Targets, probe_interval
+from bigkernel.statistics.moments import MomentStatistic, RoundingProbe, Targets
 from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(2014)
@@ -115,16 +115,6 @@ def test_probe_vectors_measure_the_rounding_of_products_and_sums():
     assert np.linalg.norm(estimate - true) < 0.15 * np.linalg.norm(true)  # depends on the size of blocks
     wide = rounded("float32", np.dtype("float64"), 1)[0]
     assert np.linalg.norm(wide) < 1e-4 * np.linalg.norm(true)
-
-
-def test_a_probe_includes_the_first_window_and_its_share_of_the_others():
-    some = [RoundingProbe(np.zeros((1, 3, 8)), 5).includes(start, 0) for start in range(0, 500_000, 997)]
-    assert some[0]
-    assert 0.15 < np.mean(some) < 0.25
-    assert probe_interval(1e9, 8000, 10**6) == 1
-    assert probe_interval(1e6, 8000, 10**6) == 80
-    assert probe_interval(1e6, 8000, 10) == 5
-    assert probe_interval(1e6, 8000, 0) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

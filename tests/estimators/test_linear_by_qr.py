@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from rounding import catch_warnings_of, precise_ridge
-from scipy import sparse
 
 import bigkernel as bk
 from bigkernel.errors import AccuracyWarning
@@ -125,16 +124,6 @@ def test_the_best_model_of_a_search_is_solved_by_qr():
         search = bk.SweepSearchCV(bk.Ridge(), {"alpha": [1e-14]}, cv=3).fit(X, Y)
     assert search.best_estimator_.fit_report()["sums"] == "qr"
     assert distance(search.predict(X), precise_ridge(X, Y, 1e-14)) < 1e-4
-
-
-def test_sparse_rows_give_the_bits_of_dense_ones():
-    X, Y = table(1e10, 0.0)
-    wide = np.zeros((N, 80))
-    wide[:, ::20] = X
-    fits = [bk.LinearRegression().fit(rows, Y) for rows in (wide, sparse.csr_array(wide))]
-    assert [model.fit_report()["sums"] for model in fits] == ["qr", "qr"]
-    assert_array_equal(fits[0].coef_, fits[1].coef_)
-    assert distance(fits[1].predict(sparse.csr_array(wide)), precise_ridge(X, Y)) < 1e-5
 
 
 def test_too_many_columns_for_qr_warn(monkeypatch):

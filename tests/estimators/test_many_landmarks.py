@@ -2,10 +2,8 @@
 
 from copy import deepcopy
 
-import dask.array as da
 import numpy as np
 import pytest
-import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Laplacian, Matern, Nystroem, executing
@@ -67,17 +65,6 @@ def test_every_executor_gives_the_same_bits(client, make_corpus, tmp_path):
         for one, other in zip(values, actual["serial"], strict=True):
             assert_array_equal(one, other, err_msg=name)
     assert actual["serial"][2] == np.mean(model.predict(X) == LABELS)
-
-
-@pytest.mark.usefixtures("few_columns")
-def test_lazy_input_gives_the_predictions_of_rows_in_memory(tmp_path):
-    model = KernelRidge(Gaussian(1.5), alpha=1e-2, n_landmarks=M, random_state=0, dtype="float64").fit(X, Y)
-    here = model.predict(X)
-    stored = zarr.create_array(tmp_path / "x.zarr", chunks=(17, 2), data=X)
-    for lazy in (da.from_array(X, chunks=(40, 3)), stored):
-        assert_allclose(model.predict(lazy).compute(), here, rtol=1e-12, atol=1e-12)
-    lazy_y = da.from_array(Y, chunks=(40, 2))
-    assert model.score(da.from_array(X, chunks=(40, 3)), lazy_y) == pytest.approx(model.score(X, Y), abs=1e-12)
 
 
 @pytest.mark.usefixtures("few_columns")

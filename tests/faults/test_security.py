@@ -32,7 +32,6 @@ from probes import Hold, Sums
 
 from bigkernel import Gaussian, KernelRidge, connect, executing, sweep
 from bigkernel.cluster.certificates import FILES, make_certificates
-from bigkernel.engine.process import blas_threads, processors
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, StalledError
@@ -375,26 +374,6 @@ def test_a_scheduler_started_by_hand_listens_on_loopback_without_logs_and_keys(s
 
 
 # F34 ------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.cluster
-def test_a_worker_without_nanny_uses_one_blas_thread(tmp_path, corpus, expected):
-    config = tmp_path / "config"
-    config.mkdir()
-    here = ["--host", "127.0.0.1"]
-    cores = {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
-    pages, worker = ["--dashboard-address", "127.0.0.1:0"], ["--nthreads", 1, "--no-nanny", "--no-dashboard"]
-    with (
-        by_hand("scheduler", *here, "--port", 0, *pages, config=config, label="Scheduler at") as (_, address),
-        by_hand("worker", address, *here, *worker, config=config, label="Registered to", **cores),
-        connect(address) as client,
-    ):
-        (raw,) = client.run(blas_threads).values()
-        assert not raw or processors() < 2 or set(raw.values()) == {2}
-        np.testing.assert_array_equal(fitted(corpus).dual_coef_, expected)
-        (threads,) = client.run(blas_threads).values()
-        assert set(threads.values()) == {1}
 
 
 # F38 ------------------------------------------------------------------------------------------------------------------

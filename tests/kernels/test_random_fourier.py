@@ -165,14 +165,6 @@ def test_as_a_row_map_it_takes_the_dtype_of_the_rows_and_refuses_other_widths():
         row_map.width(4)
 
 
-def test_as_a_row_map_it_takes_a_whole_array_in_the_buffers_of_a_block():
-    row_map = FourierRows(features(Gaussian(1.0), width=60))
-    many = np.tile(X, (1000, 1))
-    given, peak = traced(row_map.apply, many)
-    assert peak < given.nbytes + row_map.cost(D, 8).fixed_bytes + 2048 * row_map.cost(D, 8).row_bytes + 2**19
-    assert_allclose(given[-N:], given[:N], rtol=0, atol=1e-14)
-
-
 def test_orthogonal_frequencies_do_not_depend_on_the_threads_of_blas():
     result = []
     for threads in (1, 2):

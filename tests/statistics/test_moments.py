@@ -19,7 +19,7 @@ from bigkernel.kernels.blas import add_upper, mirror
 from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics import moments as moments_module
-from bigkernel.statistics.moments import FeatureSums, Moments, MomentStatistic, RoundingProbe, Targets
+from bigkernel.statistics.moments import FeatureSums, Moments, MomentStatistic, RoundingProbe, Targets, probe_interval
 from bigkernel.statistics.qr import QRStatistic
 from bigkernel.streaming.chunk import Chunk, Workspace
 
@@ -214,6 +214,8 @@ def test_a_probe_covers_the_first_window_and_a_share_of_the_others_of_each_chunk
         covered[start // 30, window] for start in (0, 30, 60) for window in range(3)
     )
     assert 0 < total["probed_rows"] < N
+    given = (1e9, 8000, 10**6), (1e6, 8000, 10**6), (1e6, 8000, 10), (1e6, 8000, 0)
+    assert [probe_interval(*one) for one in given] == [1, 80, 5, 1]
 
 
 @pytest.mark.parametrize("unlabelled", ["drop", "keep"])
