@@ -65,9 +65,6 @@ def show(report: Report, digits: Digits, labelled: Array, fits: list[Fit], origi
         "two errors by about 3 percentage points. Fit seconds count everything from landmarks to solve; peak MB is the "
         "highest resident memory of a worker process, – where the fit needs no sweep.",
     )
-    names = [fit.record["method"] for fit in fits]
-    bars = [[fit.record[key] / 100 for fit in fits] for key in ("accuracy_percent", "standard_error_percent")]
-    report.figure("accuracy", pictures.accuracy_bars, names, *bars, caption="Accuracy of the four fits.")
     report.page.heading("The digits")
     _training_digits(report, train, labelled, originals)
     report.page.heading("Predictions of SSSL")

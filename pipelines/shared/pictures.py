@@ -117,26 +117,6 @@ def heat_map(
     return png.getvalue()
 
 
-def accuracy_bars(
-    names: Sequence[str], accuracy: Sequence[float], standard_error: Sequence[float], *, paper: Paper = LIGHT
-) -> bytes:
-    """Draw accuracies (0 to 1) as bars from 0 to 100 %, with ± one standard error."""
-    with drawing(6.4, 0.75 + 0.42 * len(names), paper) as (figure, png):
-        ax = figure.subplots()
-        values, errors = 100 * np.asarray(accuracy), 100 * np.asarray(standard_error)
-        places = np.arange(len(names))
-        ax.barh(places, values, height=0.62, color=paper.bar)
-        ax.errorbar(values, places, xerr=errors, fmt="none", ecolor=paper.ink, elinewidth=1.5, capsize=4)
-        for place, value, error in zip(places, values, errors, strict=True):
-            ax.text(value - error - 1.5, place, f"{value:.1f}", ha="right", va="center", color="#ffffff", weight="bold")
-        ax.set_yticks(places, names)
-        ax.invert_yaxis()
-        ax.set(xlim=(0, 104), xlabel="accuracy on the test digits, % (± one standard error)")
-        ax.set_xticks(range(0, 101, 20))
-        bare(ax, paper)
-    return png.getvalue()
-
-
 @contextmanager
 def drawing(width: float, height: float, paper: Paper) -> Iterator[tuple[Figure, io.BytesIO]]:
     """Yield an empty figure; after the block, its PNG is in the buffer."""
