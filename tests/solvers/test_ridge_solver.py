@@ -52,20 +52,6 @@ def test_nystrom_ridge_is_the_dense_minimiser(alpha, fit_intercept, weight):
     assert_allclose(sse, ((np.ones(N) if weight is None else weight)[:, None] * residual**2).sum(0), rtol=1e-6)
 
 
-@pytest.mark.parametrize("fit_intercept", [False, True])
-def test_with_all_rows_as_landmarks_nystrom_is_exact(fit_intercept):
-    K, alpha = reference.gaussian(X, X, SIGMA), 0.3
-    coef, b, _ = nystrom_ridge(moments_of(K, Y), whiten(K), alpha, fit_intercept=fit_intercept)
-    dual, exact_b = exact_krr(K, Y, alpha, fit_intercept=fit_intercept)
-    if fit_intercept:
-        expected, expected_b = reference.krr_exact_intercept(K, Y, alpha)
-    else:
-        expected, expected_b = reference.krr_exact(K, Y, alpha), np.zeros(2)
-    assert_allclose(K @ dual + exact_b, K @ expected + expected_b, rtol=1e-10)
-    assert_allclose(K @ coef + b, K @ expected + expected_b, rtol=1e-8)
-    assert_allclose(dual, expected, rtol=1e-8, atol=1e-10)
-
-
 def test_exact_weights_are_those_of_scikit_learn():
     K, alpha = reference.gaussian(X, X, SIGMA), 0.3
     dual, b = exact_krr(K, Y, alpha, weight=WEIGHT)
