@@ -55,10 +55,6 @@ def _begins(*magic: bytes) -> Callable[[bytes], bool]:
     return lambda head: head.startswith(magic)
 
 
-def _end_so(names: Sequence[str], endings: tuple[str, ...]) -> bool:
-    return any(name.lower().endswith(endings) for name in names)
-
-
 _TABLE = ("target", "group", "id", "drop")
 _TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 _SVM = (".libsvm", ".svm", ".svmlight")
@@ -69,7 +65,7 @@ _READERS: dict[str, _Reader] = {
     "idx": _Reader("IDX images as of MNIST", arrays.read_idx, ("labels",), (".idx", "-ubyte"), _is_idx),
     "parquet": _Reader(
         *("Parquet file, or folder of parts", tables.read_parquet, _TABLE, tables.PARQUET_ENDINGS),
-        *(_begins(b"PAR1"), lambda names: _end_so(names, tables.PARQUET_ENDINGS)),
+        *(_begins(b"PAR1"), lambda names: any(name.lower().endswith(tables.PARQUET_ENDINGS) for name in names)),
     ),
     "zarr": _Reader(
         *("zarr array or group, folder or URL", stores.read, ("x", "y")),
@@ -165,9 +161,7 @@ def _detect(path: str) -> str:
         return "zarr"
     if os.path.isdir(path):
         try:
-            names = sorted(os.listdir(path))
-            within = next((name for name in names if os.path.isdir(os.path.join(path, name)) and name[0] != "."), None)
-            names += [] if within is None else os.listdir(os.path.join(path, within))
+            names = os.listdir(path)
         except OSError as error:
             raise DataError(f"{path}: cannot be listed: {error.strerror}") from error
         known = [name for name, one in _READERS.items() if one.recognises_folder and one.recognises_folder(names)]

@@ -143,11 +143,9 @@ def _choose(path: str, arrays: Mapping[str, _Array], x: str | None, y: str | Non
         most = max((np.prod(array.shape, dtype=object) for array in matrices), default=0)
         candidates = [array for array in matrices if np.prod(array.shape, dtype=object) == most]
     rows = _single(path, arrays, candidates, f"matrix{f' {x!r}' if x else ''} for x", "x=NAME")
-    if x is None and len(rows.shape) == 2 and rows.shape[0] == 1 < rows.shape[1]:
-        raise DataError(f"{rows.name} is a vector of {rows.shape[1]} numbers; pass x=NAME to read it as one row")
     if y == "none" or (y is None and len(arrays) == 1):
         return rows, None
-    vectors = {(rows.shape[0],), (rows.shape[0], 1), (1, rows.shape[0])}
+    vectors = {(rows.shape[0],), (rows.shape[0], 1)}
     others = {name: array for name, array in arrays.items() if array is not rows and array.dtype.kind in "biufU"}
     candidates = [others[name] for name in ((y,) if y else Y_NAMES) if name in others]
     if not candidates and y is None:

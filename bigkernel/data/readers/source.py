@@ -122,7 +122,7 @@ def source_of_arrays(
 ) -> Source:
     """Return the source of rows (n, d), images (n, h, w) or single numbers (n,), and of labels (n,) or (n, 1).
 
-    `found` holds further properties: `files`, `image_shape`, `scale`.
+    `properties`: `files`, and `scale` if it is not 255 for images of bytes and 1 otherwise.
     """
     shape, dtype = x.shape, x.dtype
     if len(shape) not in (1, 2, 3) or dtype.kind not in "biuf" or dtype.itemsize > 8:
@@ -133,7 +133,7 @@ def source_of_arrays(
     require_features(x.name, n_features)
     if y is not None and (y.shape not in ((n_rows,), (n_rows, 1)) or y.dtype.kind not in "biufU"):
         raise DataError(f"{y.name}: expected {n_rows} labels to match {x.name}, found {y.dtype} of shape {y.shape}")
-    image_shape = properties.setdefault("image_shape", (shape[1], shape[2]) if len(shape) == 3 else None)
+    image_shape = (shape[1], shape[2]) if len(shape) == 3 else None
     properties.setdefault("scale", 255.0 if image_shape and dtype == np.uint8 else 1.0)
     rows_at_once = step or block_rows(n_features * dtype.itemsize)
 
@@ -142,7 +142,8 @@ def source_of_arrays(
         for rows, targets in zip(x.rows(rows_at_once), labels, strict=True):
             yield rows.reshape(len(rows), n_features), None if targets is None else targets.reshape(len(rows))
 
-    return Source(format, path, n_features, native(dtype), blocks, n_rows, labelled=y is not None, **properties)
+    given = {"labelled": y is not None, "image_shape": image_shape, **properties}
+    return Source(format, path, n_features, native(dtype), blocks, n_rows, **given)
 
 
 def require_features(path: str, n_features: int) -> None:
