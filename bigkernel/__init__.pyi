@@ -19,13 +19,17 @@ from .estimators import KernelLogisticClassifier as KernelLogisticClassifier
 from .estimators import KernelRidge as KernelRidge
 from .estimators import KernelRidgeClassifier as KernelRidgeClassifier
 from .estimators import LabelledRowsClassifier as LabelledRowsClassifier
+from .estimators import LearnedMetric as LearnedMetric
 from .estimators import LinearRegression as LinearRegression
 from .estimators import MomentNormalizer as MomentNormalizer
 from .estimators import Nystroem as Nystroem
 from .estimators import OrientationFeatures as OrientationFeatures
+from .estimators import PartitionedClassifier as PartitionedClassifier
+from .estimators import PartitionedRegressor as PartitionedRegressor
 from .estimators import Projector as Projector
 from .estimators import RandomFourier as RandomFourier
 from .estimators import Rescaler as Rescaler
+from .estimators import ResidualRegressor as ResidualRegressor
 from .estimators import Ridge as Ridge
 from .estimators import RowUnion as RowUnion
 from .estimators import SSSLClassifier as SSSLClassifier

@@ -10,11 +10,15 @@ from .image_transforms import OrientationFeatures as OrientationFeatures
 from .importance import ImportanceWeights as ImportanceWeights
 from .jda import JDA as JDA
 from .labelled_rows import LabelledRowsClassifier as LabelledRowsClassifier
+from .learned_metric import LearnedMetric as LearnedMetric
 from .linear import LinearRegression as LinearRegression
 from .linear import Ridge as Ridge
 from .logistic import KernelLogisticClassifier as KernelLogisticClassifier
 from .nystroem import Nystroem as Nystroem
+from .partitioned import PartitionedClassifier as PartitionedClassifier
+from .partitioned import PartitionedRegressor as PartitionedRegressor
 from .random_fourier import RandomFourier as RandomFourier
+from .residual import ResidualRegressor as ResidualRegressor
 from .ridge import KernelRidge as KernelRidge
 from .ridge import KernelRidgeClassifier as KernelRidgeClassifier
 from .sssl import SSSL as SSSL

@@ -133,9 +133,11 @@ LARGEST_RATIO = 100  # of standard deviations; among pixels of images that vary 
 def warn_of_scales(kernel: Kernel, points: Array, names: Sequence[str] = ()) -> None:
     """Warn if one column of points (m, d) decides the distances of a kernel that has one width for all columns.
 
-    `names` are those of the columns, if they have any.
+    `names` are those of the columns, if they have any. A width of exactly 1 says that rows are in its units already, as
+    `LearnedMetric` maps them.
     """
-    if not kernel.of_distance or any(np.ndim(value) for value in kernel.get_params(deep=False).values()):
+    parameters = kernel.get_params(deep=False)
+    if not kernel.of_distance or any(map(np.ndim, parameters.values())) or parameters.get("sigma") == 1.0:
         return
     with np.errstate(over="ignore", invalid="ignore"):
         scales = np.std(points[:: -(-len(points) // 256)], axis=0, dtype=np.float64)  # 256 rows at most

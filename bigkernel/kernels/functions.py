@@ -102,6 +102,11 @@ class Gaussian(_Euclidean):
             np.minimum(strip, 0, out=strip)
         np.exp(strip, out=strip)
 
+    def with_slope(self, squares: Array) -> tuple[Array, Array]:
+        """Return k and dk/d‖x−z‖² at squared distances, for a width of 1."""
+        k = np.exp(squares / -2)
+        return k, k / -2
+
 
 @dataclass(init=False)
 class Matern(_Euclidean):
@@ -149,6 +154,17 @@ class Matern(_Euclidean):
         np.negative(r, out=r)
         np.exp(r, out=r)
         strip *= r
+
+    def with_slope(self, squares: Array) -> tuple[Array, Array]:
+        """Return k and dk/d‖x−z‖² at squared distances, for a width of 1; the slope is 0 where x = z."""
+        r = np.sqrt(2 * self.nu * squares)
+        decay = np.exp(-r)
+        if self.nu == 0.5:
+            apart = r > 1e-5  # there is no slope at a kink
+            return decay, np.where(apart, decay / np.where(apart, -2 * r, 1), 0)
+        if self.nu == 1.5:
+            return (1 + r) * decay, -1.5 * decay
+        return (1 + r + r * r / 3) * decay, -2.5 / 3 * (1 + r) * decay
 
 
 @dataclass(init=False)

@@ -1,0 +1,233 @@
+"""A row transform that learns from targets which features a kernel should see."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from numbers import Integral
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_consistent_length
+
+from bigkernel.arrays import Array, ColumnLike, RowsLike
+from bigkernel.engine.process import processors
+from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.errors import DataError
+from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.inputs import input_rows, is_lazy, no_label, plain_labels
+from bigkernel.estimators.transforms import RowTransformer
+from bigkernel.events.job import Note, Step, emit, job
+from bigkernel.kernels.blas import one_thread
+from bigkernel.kernels.functions import Gaussian, Matern
+from bigkernel.kernels.landmarks import uniform
+from bigkernel.solvers.metric import HeldOutLoss, Metric, Run, Sample, learn_products, learn_scales, plain_metric
+from bigkernel.streaming.chunk import RowMap
+from bigkernel.streaming.row_maps import LinearMap, Standardize
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
+
+_FITTED, _HELD_OUT = 0.5, 0.3  # shares of the sample; the rest judges whether the kernel is better for it
+_FEWEST_ROWS = 10
+_MOST_CLASSES = 20  # whole numbers of more values are numbers
+
+
+class LearnedMetric(RowTransformer):
+    """Learn scales of the features, or directions, under which a kernel predicts the targets best.
+
+    x becomes xP, and a kernel of width 1 on the mapped rows is the learned kernel: features that do not matter shrink,
+    those that matter more spread. Learnt on a sample of rows in memory; the plain kernel is a candidate, and is kept
+    where the learned one is not better on rows that took no part. Standardize features of different units first.
+
+    Parameters
+    ----------
+    kernel : Gaussian or Matern, or None
+        Its form; the width is learned. None: Gaussian. Matern(nu=0.5) suits targets with kinks.
+    method : "gradient" or "products"
+        "gradient": one scale for each feature, and the penalty, by gradient descent on the squared error of held-out
+        rows. "products": the mean product ∇f∇fᵀ of the gradients of a fit (average gradient outer product) as metric,
+        in rounds; directions too, if `diagonal` is False.
+    diagonal : bool
+        Whether "products" keeps scales alone, for features with a meaning of their own.
+    n_landmarks : int
+        m of the fits; each evaluation costs about n_samples·m·(m + 4d) operations.
+    n_samples : int
+        Number of labelled rows that are drawn: half are fitted, three tenths held out, a fifth judge the outcome.
+    max_iter : int or None
+        Most evaluations of the gradient (None: 40), or rounds of "products" (None: 5).
+    random_state : int, RandomState or None
+
+    Attributes
+    ----------
+    weights_ : P (d, r), or its diagonal (d,)
+    centre_ : (d,), of the sample; subtracted before P, if it is a matrix
+    metric_ : M = PPᵀ (d, d) for "products" without `diagonal`; else its diagonal (d,)
+    feature_importances_ : (d,), the diagonal of M, which sums to 1
+    kernel_ : the kernel for the mapped rows, of width 1
+    penalty_ : α for the mapped rows, as a share of their number: pass α = penalty_·n to `KernelRidge`
+    rounds_ : (k,) lowest error of held-out rows, as a share of the targets' variance, with the plain kernel and after
+        each evaluation or round
+    n_iter_ : k − 1
+    gain_, gain_error_ : by how much the error of judging rows is below that of the plain kernel, and the standard error
+        of this difference; 0 where the plain kernel is kept
+
+    References
+    ----------
+    Radhakrishnan, Beaglehole, Pandit & Belkin (Science 2024); Rasmussen & Williams (2006), ch. 5.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import LearnedMetric
+    >>> X = np.random.default_rng(0).normal(size=(1000, 5))
+    >>> learned = LearnedMetric(n_landmarks=100, random_state=0).fit(X, np.sin(2 * X[:, 3]))
+    >>> bool(learned.feature_importances_[3] > 0.9)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
+        "kernel": [Gaussian, Matern, None],
+        "method": [StrOptions({"gradient", "products"})],
+        "diagonal": ["boolean"],
+        "n_landmarks": [Interval(Integral, 1, None, closed="left")],
+        "n_samples": [Interval(Integral, _FEWEST_ROWS, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left"), None],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        kernel: Gaussian | Matern | None = None,
+        *,
+        method: str = "gradient",
+        diagonal: bool = False,
+        n_landmarks: int = 500,
+        n_samples: int = 40_000,
+        max_iter: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        set_parameters(self, locals())
+
+    def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
+        """Learn the metric from rows X (n, d) and y (n,) or (n, c), numbers or classes; rows without y are left out.
+
+        Raises
+        ------
+        DataError
+            There is no y, or fewer than ten rows have a label, or values leave the range of float32.
+        """
+        self._validate_params()
+        kernel = replace(Gaussian() if self.kernel is None else self.kernel, sigma=1.0)
+        rng = check_random_state(self.random_state)
+        with job("learn a metric"), ThreadPoolExecutor(processors()) as pool, one_thread():
+            sample, self.centre_ = self._sample(X, y, rng)
+            loss, judged = _split(sample, kernel, self.n_landmarks, pool.map)
+            plain = plain_metric(loss)
+            learned, self.rounds_ = self._learn(loss, plain, rng)
+            self.n_iter_ = len(self.rounds_) - 1
+            gains = judged.errors(plain) - judged.errors(learned)
+        kept = plain if gains.mean() < 0 else learned
+        self.gain_, self.gain_error_ = (
+            (0.0, 0.0) if kept is plain else (float(gains.mean()), float(gains.std() / len(gains) ** 0.5))
+        )
+        self.kernel_, self.penalty_, self.weights_ = kernel, kept.penalty, kept.weights
+        emit(Note(f"learned metric: error of held-out rows {plain.error:.3g} → {kept.error:.3g} of the variance"))
+        return self
+
+    def _learn(self, loss: HeldOutLoss, plain: Metric, rng: np.random.RandomState) -> tuple[Metric, Array]:
+        errors, what = [plain.error], "learn a metric"
+        most = self.max_iter or (40 if self.method == "gradient" else 5)
+
+        def note(error: float) -> None:
+            errors.append(min(errors[-1], error))
+            emit(Step(what, min(len(errors) - 1, most), most))
+
+        emit(Step(what, 0, most))
+        if self.method == "gradient":
+            learned = learn_scales(loss, plain, most, note)
+        else:
+            learned = learn_products(loss, plain, most, rng, diagonal=self.diagonal, note=note)
+        emit(Step(what, most, most))
+        return learned, np.array(errors)
+
+    def _sample(self, X: RowsLike, y: ColumnLike, rng: np.random.RandomState) -> tuple[Sample, Array]:
+        """Draw labelled rows in random order: centred, with targets of variance 1; also return their centre."""
+        rows = input_rows(self, X, reset=True)
+        values, classes, labelled = _read_targets(rows, y)
+        count = min(self.n_samples, int(labelled.sum()))
+        if count < _FEWEST_ROWS:
+            raise DataError(f"{rows.name}: n_samples={count} rows have a label; expected at least {_FEWEST_ROWS}")
+        ids = uniform(len(rows), count, rng, usable=lambda ids: labelled[ids] & rows.sound(ids))
+        order = rng.permutation(len(ids))
+        x, values = rows.take(ids)[order], values[ids][order].reshape(count, -1)
+        targets = np.asarray(values if classes is None else values == classes, np.float64)
+        centre = x.mean(axis=0)
+        targets -= targets.mean(axis=0)
+        deviation = float(np.sqrt(np.square(targets).mean(axis=0).sum()))
+        with np.errstate(over="ignore", invalid="ignore"):
+            sample = Sample((x - centre).astype(np.float32), (targets / (deviation or 1)).astype(np.float32))
+        if not all(np.isfinite(one).all() for one in sample):
+            raise DataError(f"{rows.name}: values exceed the range of float32; scale rows and targets")
+        return sample, centre
+
+    @property
+    def metric_(self) -> Array:
+        """M = PPᵀ (d, d), or its diagonal (d,)."""
+        weights = self.weights_
+        return weights**2 if weights.ndim == 1 else weights @ weights.T
+
+    @property
+    def feature_importances_(self) -> Array:
+        """The diagonal of M (d,), which sums to 1."""
+        importances = self.weights_**2 if self.weights_.ndim == 1 else (self.weights_**2).sum(axis=1)
+        return np.asarray(importances / importances.sum())
+
+    def widest(self, rows: Rows) -> Rows:
+        return rows
+
+    def _row_map(self) -> RowMap:
+        if self.weights_.ndim == 1:
+            return Standardize(np.zeros_like(self.weights_), 1 / self.weights_)
+        return LinearMap(self.centre_, self.weights_)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags
+
+
+def _split(sample: Sample, kernel: Gaussian | Matern, n_landmarks: int, run: Run) -> tuple[HeldOutLoss, HeldOutLoss]:
+    """Return the loss to minimise, and that of the judging rows; landmarks are fitted rows."""
+    n = len(sample.x)
+    first, second = int(n * _FITTED), int(n * (_FITTED + _HELD_OUT))
+    fitted, held_out, judging = (
+        Sample(*(part[a:b] for part in sample)) for a, b in ((0, first), (first, second), (second, n))
+    )
+    landmarks = fitted.x[: min(n_landmarks, -(-first // 2))]
+    return (HeldOutLoss(kernel, fitted, held_out, landmarks, run), HeldOutLoss(kernel, fitted, judging, landmarks, run))
+
+
+def _read_targets(rows: Rows, y: ColumnLike) -> tuple[Array, Array | None, Array]:
+    """Return the targets of all rows, the classes (k,) unless they are numbers, and which rows have one (n,) bool."""
+    if y is None and "y" not in rows.columns:
+        raise DataError(f"{rows.name}: LearnedMetric requires y to be passed, but the target y is None")
+    if y is None or is_lazy(y):
+        values = as_rows(rows, y).column("y")
+    else:
+        check_consistent_length(rows, y)
+        values = np.asarray(y)
+        if values.dtype.kind not in "iufb" or values.ndim != 2:
+            values = plain_labels(y)
+    assert values is not None
+    if values.dtype.kind == "f" and not rows.classes:
+        return values, None, np.asarray(np.isfinite(values).reshape(len(values), -1).all(axis=1))
+    distinct = np.unique(values)
+    if values.ndim == 2 or not (values.dtype.kind in "UTb" or rows.classes or len(distinct) <= _MOST_CLASSES):
+        return values, None, np.ones(len(values), bool)
+    classes = distinct[~no_label(distinct)]
+    if len(classes) < 2:  # −1 and 1
+        return values, distinct, np.ones(len(values), bool)
+    return values, classes, ~no_label(values)

@@ -1,0 +1,464 @@
+"""Models of parts of the space: rows are split into leaves, each with a model of its own, blended at the borders.
+
+L leaves that each have n/L rows and m landmarks cost as much as one model of m, and hold L·m landmarks.
+Shapes: n rows, d features, c targets or classes, L leaves.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+from scipy import linalg
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, RegressorMixin, clone
+from sklearn.dummy import DummyClassifier
+from sklearn.ensemble._base import _set_random_states
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.pipeline import make_pipeline
+from sklearn.utils import check_random_state, get_tags
+from sklearn.utils._param_validation import HasMethods, Interval
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from bigkernel.arrays import Array, ColumnLike, RowsLike
+from bigkernel.config import settings
+from bigkernel.data.labels import named_labels
+from bigkernel.engine.rows import NumpySource, Rows, Source, as_rows
+from bigkernel.errors import DataError
+from bigkernel.estimators.base import available, lacking, set_parameters
+from bigkernel.estimators.inputs import input_rows, is_lazy, no_label, validate_input
+from bigkernel.estimators.labelled_rows import with_labels
+from bigkernel.estimators.learned_metric import LearnedMetric
+from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
+from bigkernel.events.job import Step, emit, job
+from bigkernel.kernels.blas import one_thread
+from bigkernel.kernels.functions import Gaussian
+from bigkernel.kernels.landmarks import uniform
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
+
+
+_MOST_LANDMARKS, _FEWEST_LEARNED = 1000, 100  # landmarks and rows of a leaf whose estimator is not given
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """Splits of the space along directions; the subtree of a node with c leaves is the c − 1 nodes from it on.
+
+    A row x goes left below `lower`, right above `upper`, and between them to both sides, with weights that change
+    smoothly from one to the other.
+    """
+
+    directions: Array  # (L − 1, d)
+    lower: Array  # (L − 1,) in units of x·direction
+    upper: Array  # (L − 1,)
+
+    @property
+    def n_leaves(self) -> int:
+        """L."""
+        return len(self.lower) + 1
+
+    def leaves(self, x: Array) -> Iterator[tuple[Array, Array]]:
+        """Yield, for each leaf, the positions of its rows among x (n, d) and their weights, which sum to 1 a row."""
+        yield from self._descend(x, np.arange(len(x)), np.ones(len(x)), 0, self.n_leaves)
+
+    def _descend(self, x: Array, rows: Array, weight: Array, node: int, count: int) -> Iterator[tuple[Array, Array]]:
+        if count == 1:
+            yield rows, weight
+            return
+        share = self._right_share(_project(x[rows], self.directions[node]), node)
+        left = count // 2
+        for own, first, inner in ((1 - share, node + 1, left), (share, node + left, count - left)):
+            here = own > 0
+            yield from self._descend(x, rows[here], (weight * own)[here], first, inner)
+
+    def _right_share(self, places: Array, node: int) -> Array:
+        low, high = self.lower[node], self.upper[node]
+        if not high > low:
+            return np.asarray(places > low, np.float64)
+        t = np.clip((places - low) / (high - low), 0, 1)
+        return np.asarray(t * t * (3 - 2 * t))
+
+
+def _project(x: Array, direction: Array) -> Array:
+    """Return x·direction (n,), whose bits do not depend on the other rows."""
+    return np.asarray(np.einsum("ij,j->i", x, direction, dtype=np.float64))
+
+
+def grow(x: Array, n_leaves: int, overlap: float) -> Tree:
+    """Split rows x (n, d) at equal shares along their principal direction, again and again.
+
+    `overlap` is the share of a node's rows between the two borders of its split.
+    """
+    directions, lower, upper = [], [], []
+
+    def split(x: Array, count: int) -> None:
+        if count == 1:
+            return
+        left = count // 2
+        direction = _principal_direction(x)
+        places = _project(x, direction)
+        share = left / count
+        reach = overlap * min(share, 1 - share)
+        low, high = np.quantile(places, [share - reach, share + reach])
+        middle = np.quantile(places, share)
+        directions.append(direction)
+        lower.append(low)
+        upper.append(high)
+        split(x[places <= middle], left)
+        split(x[places > middle], count - left)
+
+    split(np.asarray(x, np.float64), n_leaves)
+    return Tree(np.array(directions).reshape(-1, x.shape[1]), np.array(lower), np.array(upper))
+
+
+def _principal_direction(x: Array) -> Array:
+    """Return the unit vector (d,) along which rows vary most; its largest entry is positive."""
+    d = x.shape[1]
+    if len(x) < 2:
+        return np.asarray(np.eye(d)[0])
+    centred = x - x.mean(axis=0)
+    _, vectors = linalg.eigh(centred.T @ centred, subset_by_index=[d - 1, d - 1])
+    direction: Array = vectors[:, 0]
+    return np.asarray(direction if direction[np.argmax(np.abs(direction))] > 0 else -direction)
+
+
+class _Partitioned(MetaEstimatorMixin, BaseEstimator):
+    """Base of the estimators of leaves: tree, fit leaf by leaf, weighted sums of predictions."""
+
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
+        "estimator": [HasMethods(["fit", "predict"]), None],
+        "n_leaves": [Interval(Integral, 1, None, closed="left")],
+        "overlap": [Interval(Real, 0, 1, closed="left")],
+        "n_samples": [Interval(Integral, 2, None, closed="left")],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        estimator: BaseEstimator | None = None,
+        n_leaves: int = 16,
+        *,
+        overlap: float = 0.1,
+        n_samples: int = 50_000,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        set_parameters(self, locals())
+
+    def _default(self, rows: int) -> BaseEstimator:
+        """Return the estimator of a leaf with so many rows, for `estimator` None."""
+        raise NotImplementedError
+
+    def _fit(self, X: RowsLike, y: Array | None) -> Self:
+        """Grow the tree on a sample, and fit a clone of the estimator to the rows of every leaf."""
+        rng, rows = check_random_state(self.random_state), as_rows(X)
+        with job(f"fit {self.n_leaves} leaves"), tempfile.TemporaryDirectory(prefix="bigkernel-leaves-") as scratch:
+            if len(rows) < 2 * self.n_leaves:
+                raise DataError(
+                    f"{rows.name}: n_samples={len(rows)}; expected at least two rows for each of {self.n_leaves} leaves"
+                )
+            with one_thread():
+                ids = uniform(len(rows), min(self.n_samples, len(rows)), rng, usable=rows.sound)
+                self.tree_ = grow(rows.take(ids), self.n_leaves, self.overlap)
+            self.leaves_: list[BaseEstimator] = []
+            self.leaf_rows_ = np.zeros(self.n_leaves, np.int64)
+            with _one_warning_each(self.n_leaves):
+                for leaf, (x, targets) in enumerate(_rows_by_leaf(X, rows, y, self.tree_, Path(scratch))):
+                    emit(Step("fit leaves", leaf, self.n_leaves))
+                    self.leaf_rows_[leaf] = rows_here = as_rows(x).shape[0]
+                    model = clone(self.estimator) if self.estimator is not None else self._default(rows_here)
+                    _set_random_states(model, rng)
+                    self.leaves_.append(self._fit_leaf(model, leaf, x, targets))
+            emit(Step("fit leaves", self.n_leaves, self.n_leaves))
+        return self
+
+    def _model(self) -> BaseEstimator:
+        return self._default(_MOST_LANDMARKS) if self.estimator is None else self.estimator
+
+    def _fit_leaf(self, model: BaseEstimator, leaf: int, x: RowsLike, y: Array | None) -> BaseEstimator:
+        try:
+            return model.fit(x, y)
+        except DataError as error:
+            rows = int(self.leaf_rows_[leaf])
+            raise DataError(
+                f"leaf {leaf + 1} of {self.n_leaves} with {rows:,} rows: {error}; with fewer leaves each has more rows"
+            ) from error
+
+    def _blend(self, X: RowsLike, width: int) -> Array:
+        """Return the weighted sums (n, width) of the values of the leaves for rows X, read step by step."""
+        check_is_fitted(self)
+        if not is_lazy(X):
+            X, _ = validate_input(self, X, reset=False)
+            return self._blend_in_memory(X, width)
+        rows = input_rows(self, X, reset=False)
+        steps = pairwise(rows.bounds(settings()))
+        none = np.empty((0, width))
+        return np.concatenate([none, *(self._blend_in_memory(_loaded(rows, *step), width) for step in steps)])
+
+    def _blend_in_memory(self, x: Array, width: int) -> Array:
+        sums = np.zeros((len(x), width))
+        dense = x if isinstance(x, np.ndarray) else x.toarray()
+        for model, (rows, weight) in zip(self.leaves_, self.tree_.leaves(dense), strict=True):
+            if len(rows):
+                sums[rows] += weight[:, None] * self._values(model, x[rows])
+        return sums
+
+    def _values(self, model: BaseEstimator, x: Array) -> Array:
+        raise NotImplementedError
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self._model())
+        tags.input_tags.sparse = inner.input_tags.sparse
+        tags.target_tags = inner.target_tags
+        return tags
+
+
+def _loaded(rows: Rows, start: int, stop: int) -> Array:
+    """Return mapped rows start … stop; `DataError` if one is not finite."""
+    chunk = rows.read(start, stop)
+    chunk.require_finite(rows.name)
+    return chunk.load(slice(None), rows.shape[1], np.dtype(np.float64)).copy()
+
+
+def _rows_by_leaf(
+    X: RowsLike, rows: Rows, y: Array | None, tree: Tree, scratch: Path
+) -> Iterator[tuple[RowsLike, Array | None]]:
+    """Yield rows and targets of each leaf: of arrays by index, of other rows from files that one pass writes."""
+    if not is_lazy(X):
+        assert y is not None
+        dense = X if isinstance(X, np.ndarray) else X.toarray()  # type: ignore[attr-defined]
+        for ids, _ in tree.leaves(dense):
+            yield X[ids], y[ids]  # type: ignore[index]
+        return
+    files = [scratch / f"{leaf}.rows" for leaf in range(tree.n_leaves)]
+    members: list[list[Array]] = [[] for _ in files]
+    with ExitStack() as stack:
+        writers = [stack.enter_context(open(file, "wb")) for file in files]
+        for start, stop in pairwise(rows.bounds(settings())):
+            stored, ids = rows.x.read(start, stop), np.arange(start, stop)
+            good = rows.sound(ids) if rows.bad_rows == "skip" else np.ones(len(ids), bool)
+            stored, ids = stored[good], ids[good]
+            for leaf, (places, _) in enumerate(tree.leaves(rows.take(ids))):
+                writers[leaf].write(np.ascontiguousarray(stored[places]).data)
+                members[leaf].append(ids[places])
+    columns = {name: source.read(0, len(rows)) for name, source in rows.columns.items()}
+    for file, parts in zip(files, members, strict=True):
+        ids = np.concatenate(parts)
+        x = np.memmap(file, rows.dtype, "r", shape=(len(ids), *rows.x.shape[1:])) if len(ids) else rows.x.read(0, 0)
+        own: dict[str, Source] = {name: NumpySource(values[ids]) for name, values in columns.items()}
+        yield replace(rows, x=NumpySource(x), columns=own, ids={}), None
+
+
+@contextmanager
+def _one_warning_each(n_leaves: int) -> Iterator[None]:
+    """Repeat the first warning of each category that was raised within the block, with their number."""
+    with warnings.catch_warnings(record=True) as caught:
+        yield
+    counts = Counter(one.category for one in caught)
+    for one in caught:
+        if count := counts.pop(one.category, 0):
+            others = f" ({count} such warnings from {n_leaves} leaves)" if count > 1 else ""
+            warnings.warn(f"{one.message}{others}", one.category, stacklevel=5)
+
+
+def _leaf_pipeline(ridge: type[BaseEstimator], rows: int) -> BaseEstimator:
+    """Return a ridge on a learned metric for so many rows; on the rows themselves if they are few."""
+    if rows < _FEWEST_LEARNED:
+        return ridge(alpha="gcv")
+    metric = LearnedMetric(n_landmarks=300, n_samples=16_000, max_iter=12)
+    return make_pipeline(metric, ridge(Gaussian(sigma=1.0), n_landmarks=min(_MOST_LANDMARKS, rows // 2), alpha="gcv"))
+
+
+class PartitionedRegressor(RegressorMixin, _Partitioned):
+    """Split rows into leaves, fit a regressor to each, and blend the predictions of neighbours at the borders.
+
+    L leaves of m landmarks cost about as much as one model of m, and hold L·m landmarks; each may learn a metric, a
+    width and a penalty of its own. Rows are split at the median along the direction in which they vary most, so a
+    `LearnedMetric` before it makes it split along features that matter.
+
+    Parameters
+    ----------
+    estimator : regressor or Pipeline, or None
+        Cloned for every leaf. None: a `LearnedMetric` of at most 12 steps, and a `KernelRidge` with 1,000 landmarks,
+        or half the rows of a leaf if these are fewer, whose penalty is chosen by generalised cross-validation.
+    n_leaves : int
+    overlap : float in [0, 1)
+        Share of the rows of a split that both sides learn; their predictions change smoothly from one side to the
+        other. 0: borders are hard.
+    n_samples : int
+        Number of rows on which the splits are found.
+    random_state : int, RandomState or None
+
+    Attributes
+    ----------
+    leaves_ : list of L fitted estimators
+    leaf_rows_ : (L,) rows of each, with those that two share
+    tree_ : the splits: `directions` (L − 1, d), `lower` and `upper` (L − 1,) borders along them
+
+    References
+    ----------
+    Beaglehole, Holzmüller, Radhakrishnan & Belkin, xRFM (ICLR 2026), for leaves with metrics of their own.
+
+    Notes
+    -----
+    Rows that are not in memory are written leaf by leaf to the directory for temporary files, in one pass; there must
+    be room for them, in the dtype in which they are stored.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import Gaussian, KernelRidge, PartitionedRegressor
+    >>> x = np.linspace(0, 1, 2000)[:, None]
+    >>> y = np.sin(100 * x[:, 0])
+    >>> one = KernelRidge(n_landmarks=20, alpha="gcv", random_state=0)
+    >>> leaves = PartitionedRegressor(one, n_leaves=16, random_state=0).fit(x, y)
+    >>> bool(one.fit(x, y).score(x, y) < 0.6), bool(leaves.score(x, y) > 0.99)
+    (True, True)
+    """
+
+    def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
+        """Fit to rows X (n, d) and y (n,) or (n, c); y None for a corpus or Rows with their own.
+
+        Raises
+        ------
+        DataError
+            Rows or targets are not finite numbers, or a leaf has too few rows for its estimator.
+        """
+        self._validate_params()
+        if is_lazy(X):
+            rows = as_rows(input_rows(self, X, reset=True), y)
+            if "y" not in rows.columns:
+                raise DataError(f"{rows.name}: PartitionedRegressor requires y to be passed, but the target y is None")
+            self.n_outputs_ = math.prod(rows.columns["y"].shape[1:])
+            self._flat = len(rows.columns["y"].shape) == 1
+            return self._fit(rows, None)
+        X, targets = validate_input(self, X, y, reset=True, multi_output=True, y_numeric=True)
+        self._flat, self.n_outputs_ = targets.ndim == 1, math.prod(targets.shape[1:])
+        return self._fit(X, targets)
+
+    def predict(self, X: RowsLike) -> Array:
+        """Predict targets (n,) or (n, c) of rows X (n, d), which are read step by step if they are not in memory."""
+        check_is_fitted(self)
+        values = self._blend(X, self.n_outputs_)
+        return values[:, 0] if self._flat else values
+
+    def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
+        """Return R² of the predictions."""
+        y = as_rows(X).column("y") if y is None else y
+        return float(r2_score(y, self.predict(X), sample_weight=sample_weight))
+
+    def _default(self, rows: int) -> BaseEstimator:
+        return _leaf_pipeline(KernelRidge, rows)
+
+    def _values(self, model: BaseEstimator, x: Array) -> Array:
+        return np.asarray(model.predict(x), np.float64).reshape(len(x), -1)
+
+
+class PartitionedClassifier(ClassifierMixin, _Partitioned):
+    """Split rows into leaves, fit a classifier to each, and blend their values at the borders.
+
+    A leaf whose rows are all of one class predicts it. See `PartitionedRegressor`.
+
+    Parameters
+    ----------
+    estimator : classifier or Pipeline, or None
+        Cloned for every leaf. None: a `LearnedMetric` and a `KernelRidgeClassifier`, as in `PartitionedRegressor`.
+    n_leaves, overlap, n_samples, random_state : as in `PartitionedRegressor`
+
+    Attributes
+    ----------
+    classes_ : (c,)
+    leaves_, leaf_rows_, tree_ : as in `PartitionedRegressor`
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import KernelRidgeClassifier, PartitionedClassifier
+    >>> X = np.random.default_rng(0).uniform(size=(2000, 2))
+    >>> y = (np.floor(6 * X) % 2).sum(axis=1) == 1  # a board of chess
+    >>> one = KernelRidgeClassifier(n_landmarks=30, alpha="gcv", random_state=0)
+    >>> leaves = PartitionedClassifier(one, n_leaves=16, random_state=0).fit(X, y)
+    >>> bool(leaves.score(X, y) > one.fit(X, y).score(X, y) + 0.1)
+    True
+    """
+
+    def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
+        """Fit to rows X (n, d) and classes y (n,); y None for a corpus or Rows with their own. See the regressor."""
+        self._validate_params()
+        if is_lazy(X):
+            rows = as_rows(with_labels(input_rows(self, X, reset=True), y))
+            codes = rows.column("y")
+            if codes is None:
+                raise DataError(f"{rows.name}: PartitionedClassifier requires y to be passed, but the target y is None")
+            self.classes_ = np.unique(rows.classes if rows.classes else codes[~no_label(codes)])
+            return self._fit(rows, None)
+        X, labels = validate_input(self, X, y, reset=True)
+        check_classification_targets(labels)
+        self.classes_ = np.unique(labels)
+        return self._fit(X, labels)
+
+    def decision_function(self, X: RowsLike) -> Array:
+        """Compute the blended values (n, c) of the classes, (n,) of the second for two; near 1 for a sure class."""
+        values = self._scores(X)
+        return 2 * values[:, 1] - 1 if len(self.classes_) == 2 else values
+
+    @available(lambda self: lacking(self._model(), "predict_proba"))
+    def predict_proba(self, X: RowsLike) -> Array:
+        """Compute the blended probabilities (n, c) of the leaves."""
+        return self._scores(X)
+
+    def predict(self, X: RowsLike) -> Array:
+        """Predict classes (n,)."""
+        scores = self._scores(X)
+        return np.asarray(self.classes_[scores.argmax(axis=1)])
+
+    def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
+        """Return the share of rows X whose class y is predicted; rows of a corpus without a label are left out."""
+        if y is None:
+            known = ~no_label(labels := _labels(as_rows(X), every=True))
+            return float(accuracy_score(labels[known], self.predict(X)[known]))
+        return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
+
+    def _scores(self, X: RowsLike) -> Array:
+        check_is_fitted(self)
+        return self._blend(X, len(self.classes_))
+
+    def _default(self, rows: int) -> BaseEstimator:
+        return _leaf_pipeline(KernelRidgeClassifier, rows)
+
+    def _fit_leaf(self, model: BaseEstimator, leaf: int, x: RowsLike, y: Array | None) -> BaseEstimator:
+        labels = _labels(x) if isinstance(x, Rows) else np.asarray(y)
+        if len(found := np.unique(labels)) == 1:
+            return DummyClassifier().fit(np.zeros((1, self.n_features_in_)), found)
+        return super()._fit_leaf(model, leaf, x, y)
+
+    def _values(self, model: BaseEstimator, x: Array) -> Array:
+        """Return the probabilities of the classes, else values that are 1 for a sure class."""
+        values = np.zeros((len(x), len(self.classes_)))
+        if hasattr(model, "predict_proba"):
+            own = model.predict_proba(x)
+        else:
+            own = np.asarray(model.decision_function(x))
+            own = np.column_stack([1 - own, 1 + own]) / 2 if own.ndim == 1 else own
+        values[:, np.searchsorted(self.classes_, model.classes_)] = own
+        return values
+
+
+def _labels(rows: Rows, *, every: bool = False) -> Array:
+    """Return the labels of rows by name; of those without one only if `every` is True."""
+    codes = rows.column("y")
+    assert codes is not None
+    labels = named_labels(codes, rows.classes)
+    return labels if every else labels[~no_label(labels)]

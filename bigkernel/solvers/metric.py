@@ -1,0 +1,291 @@
+"""Learn which features a kernel should see, on a sample in memory.
+
+The metric is a matrix P (d, r): the kernel sees xP. Two ways to learn it, both through a Nyström fit of width 1:
+
+scales   P is diagonal. Gradient descent (L-BFGS) on the squared error of held-out rows, for the logarithms of all
+         scales and of the penalty at once; the gradient is that of the solution too, by its adjoint.
+products P = M^½, where M is the mean of ∇f∇fᵀ over rows, f a fit with the last metric (average gradient outer product,
+         Radhakrishnan et al., Science 2024; Beaglehole et al., xRFM, ICLR 2026).
+
+Shapes: n rows x (n, d) with targets y (n, c), m landmarks z (m, d), slopes dk/d‖x−z‖² (n, m).
+Sums over rows are taken by tiles in a fixed order, so that their bits do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from scipy import linalg, optimize
+
+from bigkernel.arrays import Array, DType, Index
+from bigkernel.errors import DataError
+from bigkernel.kernels.functions import Gaussian, Matern
+
+T = TypeVar("T")
+Radial = Gaussian | Matern
+_TILE = 2048
+_WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the median distance of landmarks
+_PENALTIES = tuple(np.geomspace(1e-7, 1e-1, 7))  # α, as a share of the rows
+_RANGE = (1e-10, 10.0)  # of α
+_KEPT_TRACE = 0.999
+_CLIPPED = 0.99  # quantile of |∇f| above which a row counts as one at it: a few huge gradients would rule the mean
+
+
+class Run(Protocol):
+    """Map a function over tiles, in order, such as the `map` of a pool of threads."""
+
+    def __call__(self, function: Callable[[Index], T], tiles: Iterable[Index], /) -> Iterator[T]: ...
+
+
+class Sample(NamedTuple):
+    """Rows x (n, d) and their targets y (n, c)."""
+
+    x: Array
+    y: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """The matrix P, for a kernel of width 1, with what was found on held-out rows."""
+
+    weights: Array  # P (d, r), or its diagonal (d,)
+    penalty: float  # α, as a share of the rows
+    error: float  # mean squared error of held-out rows
+
+    def apply(self, x: Array) -> Array:
+        """Return xP in the dtype of x."""
+        weights = self.weights.astype(x.dtype)
+        mapped: Array = x * weights if weights.ndim == 1 else x @ weights
+        return mapped
+
+
+class _Block(NamedTuple):
+    """Mapped rows with their kernel values and slopes."""
+
+    x: Array
+    k: Array
+    slope: Array
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutLoss:
+    """Mean squared error on held-out rows of a Nyström fit to others, with its gradient.
+
+    w = H⁻¹Bᵀy, H = BᵀB + αnK, L = Σ‖Vw − v‖²/n_v; B and V are the blocks of the rows that are fitted and held out.
+    """
+
+    kernel: Radial
+    fitted: Sample
+    held_out: Sample
+    landmarks: Array
+    run: Run
+
+    def mapped(self, metric: Metric) -> HeldOutLoss:
+        """Return the loss on rows that a metric has mapped."""
+        fitted, held_out = (one._replace(x=metric.apply(one.x)) for one in (self.fitted, self.held_out))
+        return replace(self, fitted=fitted, held_out=held_out, landmarks=metric.apply(self.landmarks))
+
+    def search(self, widths: Sequence[float], penalties: Sequence[float] = _PENALTIES) -> tuple[float, float, float]:
+        """Return the width and penalty of the least error, and the error."""
+        found = []
+        for width in widths:
+            inner = self.mapped(Metric(np.full(self.landmarks.shape[1], 1 / width), 0.0, 0.0))
+            sums, held_out = inner._sums(inner._block(inner.fitted.x)), inner._block(inner.held_out.x)
+            for penalty in penalties:
+                w = _solved(sums.system(penalty), sums.right)
+                error = float(((held_out.k @ w.astype(held_out.k.dtype) - inner.held_out.y) ** 2).sum(axis=1).mean())
+                found.append((error, width, penalty))
+        error, width, penalty = min(found)
+        if not np.isfinite(error):
+            raise DataError("LearnedMetric: the errors of held-out rows are not finite; scale the rows")
+        return width, penalty, error
+
+    def with_gradient(self, scales: Array, penalty: float) -> tuple[float, Array, float]:
+        """Return the error for scales (d,) and a penalty, and its slopes along their logarithms."""
+        inner = self.mapped(Metric(scales, penalty, 0.0))
+        B, V = inner._block(inner.fitted.x), inner._block(inner.held_out.x)
+        sums = inner._sums(B)
+        H = linalg.cho_factor(sums.system(penalty), check_finite=False)
+        w = linalg.cho_solve(H, sums.right, check_finite=False)
+        w_, y, v = w.astype(B.k.dtype), inner.fitted.y, inner.held_out.y
+        r, n_v = V.k @ w_ - v, len(v)
+        u = linalg.cho_solve(H, np.asarray(V.k.T @ r, np.float64), check_finite=False)  # the adjoint of w
+        u_, e, a = u.astype(B.k.dtype), y - B.k @ w_, penalty * len(y)
+        slopes = inner._slopes(V, [(r, w_)])
+        slopes += inner._slopes(B, [(e, u_), (-(B.k @ u_), w_)])
+        slopes += inner._slopes(sums.core, [(-a * u, w)])
+        error = float(np.einsum("ij,ij->", r, r, dtype=np.float64)) / n_v
+        return error, 4 / n_v * slopes, float(-2 * a / n_v * np.einsum("ic,ij,jc->", u, sums.core.k, w))
+
+    def errors(self, metric: Metric) -> Array:
+        """Return the squared errors (n_v,) of the held-out rows under a metric."""
+        inner = self.mapped(metric)
+        sums = inner._sums(inner._block(inner.fitted.x))
+        w = _solved(sums.system(metric.penalty), sums.right)
+        errors: Array = ((inner._block(inner.held_out.x).k @ w - inner.held_out.y) ** 2).sum(axis=1)
+        return errors
+
+    def gradient_products(self, penalty: float, signs: Array) -> Array:
+        """Return the mean of ∇f∇fᵀ (d, d) over the fitted rows, f the sum of the outputs with signs (n, c)."""
+        B = self._block(self.fitted.x)
+        sums = self._sums(B)
+        w = _solved(sums.system(penalty), sums.right).astype(B.k.dtype)
+        z = self.landmarks
+        parts = self.run(lambda tile: _gradients(B, tile, signs[tile] @ w.T, z), _tiles(B.x))
+        gradients = np.concatenate([*parts])
+        lengths = np.linalg.norm(gradients, axis=1)
+        most = np.quantile(lengths, _CLIPPED)
+        gradients *= np.minimum(1, most / np.maximum(lengths, np.finfo(lengths.dtype).tiny))[:, None]
+        products = reduce(add, self.run(lambda tile: _gram(gradients[tile]), _tiles(B.x)))
+        return np.asarray(products / len(gradients))
+
+    def _block(self, x: Array) -> _Block:
+        z = self.landmarks.astype(x.dtype)
+        k, slope = np.empty((2, len(x), len(z)), x.dtype)
+        squared_norms = np.einsum("ij,ij->i", z, z)
+
+        def fill(tile: Index) -> None:
+            rows = x[tile]
+            squares = rows @ (-2 * z.T)
+            squares += squared_norms
+            squares += np.einsum("ij,ij->i", rows, rows)[:, None]
+            k[tile], slope[tile] = self.kernel.with_slope(np.maximum(squares, 0, out=squares))
+
+        list(self.run(fill, _tiles(x)))
+        return _Block(x, k, slope)
+
+    def _sums(self, B: _Block) -> _Sums:
+        def part(tile: Index) -> tuple[Array, Array]:
+            k = B.k[tile].astype(np.float64)
+            return k.T @ k, k.T @ self.fitted.y[tile]
+
+        gram, right = (reduce(add, parts) for parts in zip(*self.run(part, _tiles(B.x)), strict=True))
+        core = self._block(self.landmarks.astype(np.float64))  # rounding would make a flat kernel indefinite
+        return _Sums(gram, right, core, len(B.x), B.k.dtype)
+
+    def _slopes(self, block: _Block, factors: Sequence[tuple[Array, Array]]) -> Array:
+        """Return Σ slope·(Σ pqᵀ)·(x−z)² over all pairs, (d,); p (n, c) and q (m, c) are the factors."""
+
+        def part(tile: Index) -> Array:
+            weights = reduce(add, (p[tile] @ q.T for p, q in factors))
+            weights *= block.slope[tile]
+            x, z = block.x[tile], self.landmarks.astype(weights.dtype)
+            sums = weights.sum(axis=1) @ (x * x) + weights.sum(axis=0) @ (z * z)
+            return np.asarray(sums - 2 * np.einsum("ij,ij->j", weights.T @ x, z), np.float64)
+
+        return np.asarray(reduce(add, self.run(part, _tiles(block.x))))
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Sums of a Nyström fit: BᵀB, Bᵀy, and K of the landmarks."""
+
+    gram: Array
+    right: Array
+    core: _Block  # of the landmarks, in float64
+    rows: int
+    dtype: DType
+
+    def system(self, penalty: float) -> Array:
+        """Return BᵀB + αnK, with a ridge above the rounding of the blocks."""
+        H = self.gram + penalty * self.rows * self.core.k
+        H.flat[:: len(H) + 1] += self.rows * np.finfo(self.dtype).eps
+        return H
+
+
+def _solved(H: Array, right: Array) -> Array:
+    solution: Array = linalg.solve(H, right, assume_a="pos", check_finite=False)
+    return solution
+
+
+def _tiles(x: Array) -> list[Index]:
+    return [slice(start, start + _TILE) for start in range(0, len(x), _TILE)]
+
+
+def _gram(x: Array) -> Array:
+    x = x.astype(np.float64)
+    return x.T @ x
+
+
+def _gradients(block: _Block, tile: Index, coefficients: Array, z: Array) -> Array:
+    """Return the gradients (b, d) at the rows of a tile of Σ aₗ k(x, zₗ), with coefficients a (b, m) of each row."""
+    weights = 2 * block.slope[tile] * coefficients
+    return np.asarray(weights.sum(axis=1)[:, None] * block.x[tile] - weights @ z)
+
+
+def plain_metric(loss: HeldOutLoss) -> Metric:
+    """Choose the width and penalty of the kernel on the rows as they are."""
+    z = loss.landmarks.astype(np.float64)
+    squares = np.einsum("ij,ij->i", z, z)
+    distances = np.sqrt(np.maximum(squares[:, None] + squares - 2 * z @ z.T, 0))[np.triu_indices(len(z), 1)]
+    median = float(np.median(distances)) if len(distances) else 0.0
+    width, penalty, error = loss.search([factor * (median or 1.0) for factor in _WIDTHS])
+    return Metric(np.full(z.shape[1], 1 / width), penalty, error)
+
+
+def learn_scales(
+    loss: HeldOutLoss, start: Metric, max_iter: int, note: Callable[[float], None] = lambda error: None
+) -> Metric:
+    """Improve the scales of a diagonal metric by gradient descent, in at most `max_iter` evaluations of the loss."""
+    best = start
+
+    def evaluate(logs: Array) -> tuple[float, Array]:
+        nonlocal best
+        scales, penalty = np.exp(logs[:-1]), float(np.exp(logs[-1]))
+        error, slopes, along_penalty = loss.with_gradient(scales, penalty)
+        if error < best.error:
+            best = Metric(scales, penalty, error)
+        note(best.error)
+        return error / start.error, np.append(slopes, along_penalty) / start.error
+
+    logs = np.log(np.append(start.weights, start.penalty))
+    bounds = [(log - 12, log + 8) for log in logs[:-1]] + [tuple(np.log(_RANGE))]
+    optimize.minimize(evaluate, logs, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxfun": max_iter})
+    return best
+
+
+def learn_products(
+    loss: HeldOutLoss,
+    start: Metric,
+    rounds: int,
+    rng: np.random.RandomState,
+    *,
+    diagonal: bool,
+    note: Callable[[float], None] = lambda error: None,
+) -> Metric:
+    """Repeat: fit, and take the mean product of its gradients as the next metric; return the best round."""
+    best = metric = start
+    (n, c), d = loss.fitted.y.shape, loss.landmarks.shape[1]
+    for _ in range(rounds):
+        signs = np.where(rng.rand(n, c) < 0.5, -1, 1).astype(loss.fitted.x.dtype)  # the mean is that of all outputs
+        products = loss.mapped(metric).gradient_products(metric.penalty, signs)
+        P = np.diag(metric.weights) if metric.weights.ndim == 1 else metric.weights
+        M = P @ products @ P.T
+        if not (trace := float(np.trace(M))) > 0:
+            break
+        metric = _with_width(loss, _root(M * (d / trace), diagonal=diagonal))
+        note(metric.error)
+        best = min(best, metric, key=lambda one: one.error)
+    return best
+
+
+def _with_width(loss: HeldOutLoss, weights: Array) -> Metric:
+    """Return the metric of some weights, with the width and penalty of the least error."""
+    chosen = plain_metric(loss.mapped(Metric(weights, 0.0, 0.0)))
+    return replace(chosen, weights=weights * chosen.weights[0])
+
+
+def _root(M: Array, *, diagonal: bool) -> Array:
+    """Return M^½ without its smallest directions (d, r), or the roots of its diagonal (d,)."""
+    if diagonal:
+        scales = np.diagonal(M)
+        return np.asarray(np.sqrt(np.maximum(scales, 1e-16 * scales.max())))
+    values, vectors = linalg.eigh(M)
+    values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
+    kept = int(np.searchsorted(np.cumsum(values) / values.sum(), _KEPT_TRACE)) + 1
+    return np.asarray(vectors[:, :kept] * np.sqrt(values[:kept]))
