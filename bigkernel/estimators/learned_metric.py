@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _FITTED, _HELD_OUT = 0.5, 0.3  # shares of the sample; the rest judges whether the kernel is better for it
 _FEWEST_ROWS = 10
+_ROUNDS, _EVALUATIONS = 5, 40
+_WHAT = "learn a metric"
 _MOST_CLASSES = 20  # whole numbers of more values are numbers
 
 
@@ -46,18 +48,19 @@ class LearnedMetric(RowTransformer):
     ----------
     kernel : Gaussian or Matern, or None
         Its form; the width is learned. None: Gaussian. Matern(nu=0.5) suits targets with kinks.
-    method : "gradient" or "products"
+    method : "both", "gradient" or "products"
         "gradient": one scale for each feature, and the penalty, by gradient descent on the squared error of held-out
         rows. "products": the mean product ∇f∇fᵀ of the gradients of a fit (average gradient outer product) as metric,
-        in rounds; directions too, if `diagonal` is False.
+        in rounds; directions too, unless `diagonal`. "both": gradient descent from the best scales of five rounds,
+        which misses fewer features.
     diagonal : bool
-        Whether "products" keeps scales alone, for features with a meaning of their own.
+        Whether "products" learns scales alone, for features with a meaning of their own.
     n_landmarks : int
         m of the fits; each evaluation costs about n_samples·m·(m + 4d) operations.
     n_samples : int
         Number of labelled rows that are drawn: half are fitted, three tenths held out, a fifth judge the outcome.
     max_iter : int or None
-        Most evaluations of the gradient (None: 40), or rounds of "products" (None: 5).
+        Most evaluations of the gradient (None: 40), or rounds of "products" alone (None: 5).
     random_state : int, RandomState or None
 
     Attributes
@@ -90,7 +93,7 @@ class LearnedMetric(RowTransformer):
 
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         "kernel": [Gaussian, Matern, None],
-        "method": [StrOptions({"gradient", "products"})],
+        "method": [StrOptions({"both", "gradient", "products"})],
         "diagonal": ["boolean"],
         "n_landmarks": [Interval(Integral, 1, None, closed="left")],
         "n_samples": [Interval(Integral, _FEWEST_ROWS, None, closed="left")],
@@ -102,7 +105,7 @@ class LearnedMetric(RowTransformer):
         self,
         kernel: Gaussian | Matern | None = None,
         *,
-        method: str = "gradient",
+        method: str = "both",
         diagonal: bool = False,
         n_landmarks: int = 500,
         n_samples: int = 40_000,
@@ -122,7 +125,7 @@ class LearnedMetric(RowTransformer):
         self._validate_params()
         kernel = replace(Gaussian() if self.kernel is None else self.kernel, sigma=1.0)
         rng = check_random_state(self.random_state)
-        with job("learn a metric"), ThreadPoolExecutor(processors()) as pool, one_thread():
+        with job(_WHAT), ThreadPoolExecutor(processors()) as pool, one_thread():
             sample, self.centre_ = self._sample(X, y, rng)
             loss, judged = _split(sample, kernel, self.n_landmarks, pool.map)
             plain = plain_metric(loss)
@@ -138,19 +141,20 @@ class LearnedMetric(RowTransformer):
         return self
 
     def _learn(self, loss: HeldOutLoss, plain: Metric, rng: np.random.RandomState) -> tuple[Metric, Array]:
-        errors, what = [plain.error], "learn a metric"
-        most = self.max_iter or (40 if self.method == "gradient" else 5)
+        rounds = {"both": _ROUNDS, "products": self.max_iter or _ROUNDS}.get(self.method, 0)
+        evaluations = 0 if self.method == "products" else self.max_iter or _EVALUATIONS
+        errors, most = [plain.error], rounds + evaluations
 
         def note(error: float) -> None:
             errors.append(min(errors[-1], error))
-            emit(Step(what, min(len(errors) - 1, most), most))
+            emit(Step(_WHAT, min(len(errors) - 1, most), most))
 
-        emit(Step(what, 0, most))
-        if self.method == "gradient":
-            learned = learn_scales(loss, plain, most, note)
-        else:
-            learned = learn_products(loss, plain, most, rng, diagonal=self.diagonal, note=note)
-        emit(Step(what, most, most))
+        emit(Step(_WHAT, 0, most))
+        diagonal = self.diagonal or self.method == "both"
+        learned = learn_products(loss, plain, rounds, rng, diagonal=diagonal, note=note)
+        if evaluations:
+            learned = learn_scales(loss, learned, evaluations, note)
+        emit(Step(_WHAT, most, most))
         return learned, np.array(errors)
 
     def _sample(self, X: RowsLike, y: ColumnLike, rng: np.random.RandomState) -> tuple[Sample, Array]:
@@ -219,8 +223,8 @@ def _read_targets(rows: Rows, y: ColumnLike) -> tuple[Array, Array | None, Array
     else:
         check_consistent_length(rows, y)
         values = np.asarray(y)
-        if values.dtype.kind not in "iufb" or values.ndim != 2:
-            values = plain_labels(y)
+        if values.dtype.kind not in "iufb":
+            values = plain_labels(values)
     assert values is not None
     if values.dtype.kind == "f" and not rows.classes:
         return values, None, np.asarray(np.isfinite(values).reshape(len(values), -1).all(axis=1))

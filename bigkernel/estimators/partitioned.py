@@ -34,7 +34,7 @@ from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
 from bigkernel.data.labels import named_labels
 from bigkernel.engine.rows import NumpySource, Rows, Source, as_rows
-from bigkernel.errors import DataError
+from bigkernel.errors import DataError, RankDeficiencyWarning
 from bigkernel.estimators.base import available, lacking, set_parameters
 from bigkernel.estimators.inputs import input_rows, is_lazy, no_label, validate_input
 from bigkernel.estimators.labelled_rows import with_labels
@@ -173,7 +173,8 @@ class _Partitioned(MetaEstimatorMixin, BaseEstimator):
                 self.tree_ = grow(rows.take(ids), self.n_leaves, self.overlap)
             self.leaves_: list[BaseEstimator] = []
             self.leaf_rows_ = np.zeros(self.n_leaves, np.int64)
-            with _one_warning_each(self.n_leaves):
+            # a learned kernel may be flat: landmarks beyond its rank are no fault of the user
+            with _one_warning_each(self.n_leaves, (RankDeficiencyWarning,) if self.estimator is None else ()):
                 for leaf, (x, targets) in enumerate(_rows_by_leaf(X, rows, y, self.tree_, Path(scratch))):
                     emit(Step("fit leaves", leaf, self.n_leaves))
                     self.leaf_rows_[leaf] = rows_here = as_rows(x).shape[0]
@@ -262,9 +263,11 @@ def _rows_by_leaf(
 
 
 @contextmanager
-def _one_warning_each(n_leaves: int) -> Iterator[None]:
+def _one_warning_each(n_leaves: int, ignored: tuple[type[Warning], ...]) -> Iterator[None]:
     """Repeat the first warning of each category that was raised within the block, with their number."""
     with warnings.catch_warnings(record=True) as caught:
+        for category in ignored:
+            warnings.simplefilter("ignore", category)
         yield
     counts = Counter(one.category for one in caught)
     for one in caught:
@@ -277,7 +280,7 @@ def _leaf_pipeline(ridge: type[BaseEstimator], rows: int) -> BaseEstimator:
     """Return a ridge on a learned metric for so many rows; on the rows themselves if they are few."""
     if rows < _FEWEST_LEARNED:
         return ridge(alpha="gcv")
-    metric = LearnedMetric(n_landmarks=300, n_samples=16_000, max_iter=12)
+    metric = LearnedMetric(method="gradient", n_landmarks=300, n_samples=16_000, max_iter=12)
     return make_pipeline(metric, ridge(Gaussian(sigma=1.0), n_landmarks=min(_MOST_LANDMARKS, rows // 2), alpha="gcv"))
 
 

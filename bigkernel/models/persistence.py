@@ -26,6 +26,7 @@ from bigkernel.estimators import fit_state
 from bigkernel.estimators.base import restore
 from bigkernel.estimators.kernel_basis import FourierBasis, LandmarkBasis, require_frequencies
 from bigkernel.estimators.labelled_rows import LabelledRowsClassifier
+from bigkernel.estimators.partitioned import Tree
 from bigkernel.kernels.functions import SCALES
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, unpack, write
 from bigkernel.models.predictor import Predictor
@@ -41,7 +42,7 @@ _SOLUTIONS = [
 ]
 _BASES = (LandmarkBasis, FourierBasis, fit_state.RowBasis)
 _CLASSES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, fit_state.Inputs, PseudoLabels, Calibration)
+    kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, fit_state.Inputs, PseudoLabels, Calibration, Tree)
 }
 _NO_STEPS = ("passthrough", "drop")
 _IMAGE = ("image_height_", "image_width_")
@@ -65,6 +66,18 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
         *("second_landmarks_", "second_whitening_"),
     ),
     "RowUnion": (),
+    "LearnedMetric": ("weights_", "centre_", "kernel_", "penalty_", "rounds_", "n_iter_", "gain_", "gain_error_"),
+    "ResidualRegressor": (),
+    "PartitionedRegressor": ("tree_", "leaf_rows_", "n_outputs_", "_flat"),
+    "PartitionedClassifier": ("tree_", "leaf_rows_", "classes_"),
+    "sklearn.dummy.DummyClassifier": (
+        "classes_",
+        "n_classes_",
+        "class_prior_",
+        "n_outputs_",
+        "_strategy",
+        "sparse_output_",
+    ),
     "sklearn.preprocessing.StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
     "sklearn.preprocessing.MinMaxScaler": (
         "min_",
@@ -88,6 +101,13 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "sklearn.impute.MissingIndicator": ("features_", "_n_features", "_precomputed"),
     "sklearn.compose.TransformedTargetRegressor": ("_training_dim",),
     "sklearn.compose.ColumnTransformer": ("sparse_output_", "output_indices_", "_columns", "_indices"),
+}
+# fitted steps of lists: the attribute that holds them, and the parameter with their names, or a single step
+_LISTS = {
+    "RowUnion": ("transformers_", "transformer_list"),
+    "ResidualRegressor": ("estimators_", "estimators"),
+    "PartitionedRegressor": ("leaves_", "estimator"),
+    "PartitionedClassifier": ("leaves_", "estimator"),
 }
 _COMMON = ("n_features_in_", "feature_names_in_", "_sklearn_output_config")
 _INNER = ("indicator_", "regressor_", "transformer_")  # of scikit-learn, fitted
@@ -222,14 +242,18 @@ def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
     else:
         fit = step._fitted
     inner: list[tuple[str, Any]] = []
-    if name == "RowUnion":
-        inner = [(label, one) for (label, _), one in zip(step.transformer_list, step.transformers_, strict=True)]
+    if name in _LISTS:
+        fitted, given = _LISTS[name]
+        labels = range(len(step.leaves_)) if given == "estimator" else (label for label, _ in getattr(step, given))
+        inner = [(str(label), one) for label, one in zip(labels, getattr(step, fitted), strict=True)]
     elif name == "sklearn.compose.ColumnTransformer":
         columns = {label: [int(i) for i in own] for label, own in step._transformer_to_input_indices.items()}
         # of no columns a transformer is not fitted
         inner = [(label, one if columns[label] else "drop") for label, one, _ in step.transformers_]
-        given = [own if np.isscalar(own) or isinstance(own, slice) else [*own] for *_, own in step.transformers_]
-        fit |= {"_columns": given, "_indices": columns}
+        columns_given = [
+            own if np.isscalar(own) or isinstance(own, slice) else [*own] for *_, own in step.transformers_
+        ]
+        fit |= {"_columns": columns_given, "_indices": columns}
     else:
         inner = [(one, getattr(step, one)) for one in _INNER if getattr(step, one, None) is not None]
     said = {"class": name, "params": params, "fitted": packing.pack(fit, path)}
@@ -251,7 +275,7 @@ def _pack_named(steps: list[tuple[str, Any]], path: str, packing: Packing) -> li
 def _params(step: BaseEstimator) -> dict[str, Any]:
     """Return the parameters to store."""
     params: dict[str, Any] = step.get_params(deep=False)
-    for name in ("transformer_list", "transformers"):
+    for name in ("transformer_list", "transformers", "estimators", "estimator"):
         params.pop(name, None)  # the fitted ones are stored
     for name in ("regressor", "transformer"):
         if params.get(name) is not None:
@@ -280,8 +304,9 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
     if isinstance(categories := params.get("categories"), tuple):
         params["categories"] = list(categories)
     named = _unpack_named(said["inner"], contents) if "inner" in said else []
-    if name == "RowUnion":
-        params["transformer_list"] = [(label, clone(one)) for label, one in named]
+    if name in _LISTS:
+        clones = [(label, clone(one)) for label, one in named]
+        params[_LISTS[name][1]] = clones[0][1] if _LISTS[name][1] == "estimator" else clones
     if name == "sklearn.compose.ColumnTransformer":
         params["transformers"] = []
     if name == "sklearn.compose.TransformedTargetRegressor":
@@ -333,8 +358,8 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
         step.indicator_ = None
     if kind == "sklearn.compose.ColumnTransformer":
         _set_columns(step, d, named)
-    elif kind == "RowUnion":
-        step.transformers_ = [one for _, one in named]
+    elif kind in _LISTS:
+        setattr(step, _LISTS[kind][0], [one for _, one in named])
     else:
         require({label for label, _ in named} <= {*_INNER}, f"{kind}: unknown steps")
         vars(step).update(named)

@@ -14,6 +14,7 @@ Sums over rows are taken by tiles in a fixed order, so that their bits do not de
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -22,7 +23,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 from scipy import linalg, optimize
 
-from bigkernel.arrays import Array, DType, Index
+from bigkernel.arrays import Array, Index
 from bigkernel.errors import DataError
 from bigkernel.kernels.functions import Gaussian, Matern
 
@@ -32,7 +33,9 @@ _TILE = 2048
 _WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the median distance of landmarks
 _PENALTIES = tuple(np.geomspace(1e-7, 1e-1, 7))  # α, as a share of the rows
 _RANGE = (1e-10, 10.0)  # of α
+_PRECISION = 1e-6  # relative decrease of the error below which the descent ends
 _KEPT_TRACE = 0.999
+_RIDGE = 1e-7  # of the systems, as a share of the rows
 _CLIPPED = 0.99  # quantile of |∇f| above which a row counts as one at it: a few huge gradients would rule the mean
 
 
@@ -99,10 +102,11 @@ class HeldOutLoss:
             for penalty in penalties:
                 w = _solved(sums.system(penalty), sums.right)
                 error = float(((held_out.k @ w.astype(held_out.k.dtype) - inner.held_out.y) ** 2).sum(axis=1).mean())
-                found.append((error, width, penalty))
-        error, width, penalty = min(found)
-        if not np.isfinite(error):
+                if np.isfinite(error):
+                    found.append((error, width, penalty))
+        if not found:
             raise DataError("LearnedMetric: the errors of held-out rows are not finite; scale the rows")
+        error, width, penalty = min(found)
         return width, penalty, error
 
     def with_gradient(self, scales: Array, penalty: float) -> tuple[float, Array, float]:
@@ -140,7 +144,7 @@ class HeldOutLoss:
         gradients = np.concatenate([*parts])
         lengths = np.linalg.norm(gradients, axis=1)
         most = np.quantile(lengths, _CLIPPED)
-        gradients *= np.minimum(1, most / np.maximum(lengths, np.finfo(lengths.dtype).tiny))[:, None]
+        gradients *= np.divide(most, lengths, out=np.ones_like(lengths), where=lengths > most)[:, None]
         products = reduce(add, self.run(lambda tile: _gram(gradients[tile]), _tiles(B.x)))
         return np.asarray(products / len(gradients))
 
@@ -166,7 +170,9 @@ class HeldOutLoss:
 
         gram, right = (reduce(add, parts) for parts in zip(*self.run(part, _tiles(B.x)), strict=True))
         core = self._block(self.landmarks.astype(np.float64))  # rounding would make a flat kernel indefinite
-        return _Sums(gram, right, core, len(B.x), B.k.dtype)
+        np.fill_diagonal(core.k, 1)
+        np.fill_diagonal(core.slope, 0)  # it does not move with the scales
+        return _Sums(gram, right, core, len(B.x))
 
     def _slopes(self, block: _Block, factors: Sequence[tuple[Array, Array]]) -> Array:
         """Return Σ slope·(Σ pqᵀ)·(x−z)² over all pairs, (d,); p (n, c) and q (m, c) are the factors."""
@@ -189,17 +195,20 @@ class _Sums:
     right: Array
     core: _Block  # of the landmarks, in float64
     rows: int
-    dtype: DType
 
     def system(self, penalty: float) -> Array:
-        """Return BᵀB + αnK, with a ridge above the rounding of the blocks."""
+        """Return BᵀB + αnK, with a ridge above the rounding of float32."""
         H = self.gram + penalty * self.rows * self.core.k
-        H.flat[:: len(H) + 1] += self.rows * np.finfo(self.dtype).eps
+        H.flat[:: len(H) + 1] += self.rows * _RIDGE
         return H
 
 
 def _solved(H: Array, right: Array) -> Array:
-    solution: Array = linalg.solve(H, right, assume_a="pos", check_finite=False)
+    """Return H⁻¹·right, or NaN where rounding or overflow made H singular."""
+    try:
+        solution: Array = linalg.cho_solve(linalg.cho_factor(H, check_finite=False), right, check_finite=False)
+    except linalg.LinAlgError:
+        return np.full_like(right, np.nan)
     return solution
 
 
@@ -232,12 +241,18 @@ def learn_scales(
     loss: HeldOutLoss, start: Metric, max_iter: int, note: Callable[[float], None] = lambda error: None
 ) -> Metric:
     """Improve the scales of a diagonal metric by gradient descent, in at most `max_iter` evaluations of the loss."""
-    best = start
+    best, left = start, max_iter
 
     def evaluate(logs: Array) -> tuple[float, Array]:
-        nonlocal best
+        nonlocal best, left
+        if not left:
+            raise StopIteration  # line searches do not count theirs
+        left -= 1
         scales, penalty = np.exp(logs[:-1]), float(np.exp(logs[-1]))
-        error, slopes, along_penalty = loss.with_gradient(scales, penalty)
+        try:
+            error, slopes, along_penalty = loss.with_gradient(scales, penalty)
+        except linalg.LinAlgError:  # a step too far
+            return np.finfo(np.float64).max, np.zeros_like(logs)
         if error < best.error:
             best = Metric(scales, penalty, error)
         note(best.error)
@@ -245,7 +260,9 @@ def learn_scales(
 
     logs = np.log(np.append(start.weights, start.penalty))
     bounds = [(log - 12, log + 8) for log in logs[:-1]] + [tuple(np.log(_RANGE))]
-    optimize.minimize(evaluate, logs, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxfun": max_iter})
+    if start.error > 0:
+        with suppress(StopIteration):
+            optimize.minimize(evaluate, logs, jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": _PRECISION})
     return best
 
 

@@ -1,0 +1,180 @@
+"""Leaves and stages: routes and borders, classes that leaves lack, rows from disk, files of models, refusals."""
+
+import warnings
+
+import dask.array as da
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression as SklearnRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.tree import DecisionTreeRegressor
+
+from bigkernel import (
+    KernelRidge,
+    KernelRidgeClassifier,
+    LearnedMetric,
+    LinearRegression,
+    PartitionedClassifier,
+    PartitionedRegressor,
+    Projector,
+    ResidualRegressor,
+    Standardizer,
+    load_model,
+    save_model,
+    write_corpus,
+)
+from bigkernel.engine.rows import as_rows
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.partitioned import grow
+
+RIDGE = KernelRidge(n_landmarks=30, alpha="gcv", random_state=0)
+METRIC = make_pipeline(LearnedMetric(), RIDGE)
+CLASSIFIER = KernelRidgeClassifier(n_landmarks=20, alpha="gcv", random_state=0)
+
+
+@pytest.fixture
+def rows(rng):
+    X = rng.normal(size=(1200, 3)) * [3.0, 1.0, 1.0]
+    return X, np.sin(3 * X[:, 0]) + X[:, 1]
+
+
+@pytest.mark.parametrize("n_leaves", [1, 2, 7, 16])
+@pytest.mark.parametrize("overlap", [0.0, 0.2])
+def test_every_row_has_leaves_whose_weights_sum_to_one(n_leaves, overlap, rows):
+    X, _ = rows
+    tree, total, counts = grow(X, n_leaves, overlap), np.zeros(len(X)), []
+    for places, weight in tree.leaves(X):
+        total[places] += weight
+        counts.append(weight.sum())
+        assert (weight > 0).all()
+        assert (np.diff(places) > 0).all()
+    assert len(counts) == tree.n_leaves == n_leaves
+    np.testing.assert_allclose(total, 1, rtol=1e-12)
+    np.testing.assert_allclose(counts, len(X) / n_leaves, rtol=0.1)
+    assert n_leaves == 1 or tree.directions[0] @ [1.0, 0.0, 0.0] > 0.99
+
+
+def test_equal_rows_are_on_one_side_and_predictions_are_continuous(rng):
+    X = np.repeat(np.arange(8.0), 50)[:, None]
+    for places, weight in grow(X, 4, 0.1).leaves(X):
+        assert set(weight[np.isin(X[places, 0], [0, 7])]) <= {1.0}
+    X = rng.uniform(size=(800, 1))
+    model = PartitionedRegressor(SklearnRegression(), 8, overlap=0.2, random_state=0).fit(X, np.abs(X[:, 0] - 0.4))
+    line = np.linspace(0, 1, 20_001)[:, None]
+    assert np.abs(np.diff(model.predict(line))).max() < 1e-3
+    hard = clone(model).set_params(overlap=0.0).fit(X, np.abs(X[:, 0] - 0.4))
+    assert hard.leaf_rows_.sum() == 800 < model.leaf_rows_.sum()
+
+
+def test_one_leaf_is_its_estimator_and_more_resolve_more(rows):
+    X, y = rows
+    tree = DecisionTreeRegressor(max_depth=3, random_state=0)
+    one = PartitionedRegressor(tree, 1, random_state=0).fit(X, y)
+    np.testing.assert_allclose(one.predict(X), clone(tree).fit(X, y).predict(X), rtol=1e-12)
+    few, many = (PartitionedRegressor(RIDGE, n, random_state=0).fit(X, y).score(X, y) for n in (1, 8))
+    assert many > 0.9 > few + 0.2
+    both = PartitionedRegressor(RIDGE, 8, random_state=0).fit(X, np.column_stack([y, -y])).predict(X)
+    np.testing.assert_allclose(both[:, 0], -both[:, 1], atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["corpus", "dask", "rows"])
+def test_rows_from_disk_give_the_predictions_of_rows_in_memory(kind, rows, tmp_path):
+    X, y = rows
+    expected = PartitionedRegressor(RIDGE, 5, random_state=0).fit(X, y)
+    if kind == "corpus":
+        lazy, own = write_corpus(tmp_path / "corpus", X, y, chunk_rows=127), None
+    else:
+        lazy, own = da.from_array(X, chunks=(97, 3)), da.from_array(y, chunks=97)
+    if kind == "rows":
+        lazy, own = Standardizer().fit(X).transform(lazy) * Standardizer().fit(X).scale_, own
+        lazy = lazy + Standardizer().fit(X).mean_
+    found = clone(expected).fit(lazy, own)
+    np.testing.assert_allclose(found.predict(X), expected.predict(X), atol=1e-6)
+    np.testing.assert_allclose(found.predict(lazy), found.predict(X), atol=1e-12)
+    assert found.score(lazy, own) == pytest.approx(expected.score(X, y))
+
+
+def test_bad_rows_are_skipped_or_refused(rows):
+    X, y = rows
+    bad = X.copy()
+    bad[7] = np.nan
+    lazy = as_rows(da.from_array(bad, chunks=(100, 3)), y)
+    with pytest.raises(DataError, match="row 7 contains NaN"):
+        PartitionedRegressor(RIDGE, 4, random_state=0).fit(lazy)
+    model = PartitionedRegressor(RIDGE, 4, overlap=0.0, random_state=0).fit(lazy.skip_bad_rows())
+    assert model.leaf_rows_.sum() == len(X) - 1
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_leaves_may_lack_classes(named, rows, tmp_path):
+    X, _ = rows
+    codes = np.digitize(X[:, 0], [-4.0, 3.0])
+    y = np.array(["low", "middle", "top"])[codes] if named else codes + 3
+    model = PartitionedClassifier(CLASSIFIER, 16, random_state=0).fit(X, y)
+    assert "DummyClassifier" in {type(leaf).__name__ for leaf in model.leaves_}
+    assert model.score(X, y) > 0.95
+    assert model.decision_function(X).shape == (len(X), 3)
+    corpus = write_corpus(tmp_path / "corpus", X, y)
+    stored = clone(model).fit(corpus)
+    np.testing.assert_array_equal(stored.predict(X), model.predict(X))
+    assert stored.score(corpus) == model.score(X, y)
+    save_model(model, tmp_path / "model")
+    np.testing.assert_array_equal(load_model(tmp_path / "model").predict(X), model.predict(X))
+
+
+def test_probabilities_are_those_of_the_leaves(rows):
+    X, y = rows
+    model = PartitionedClassifier(KNeighborsClassifier(), 4, random_state=0).fit(X, y > 0)
+    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+    np.testing.assert_array_equal(model.decision_function(X) > 0, model.predict(X))
+    assert not hasattr(PartitionedClassifier(CLASSIFIER), "predict_proba")
+
+
+def test_stages_fit_what_is_left_and_are_stored(rows, tmp_path):
+    X, y = rows
+    y = y + 100 * X[:, 2]
+    leaves = make_pipeline(Projector(2), PartitionedRegressor(None, 4, random_state=0))
+    model = make_pipeline(Standardizer(), ResidualRegressor([("trend", LinearRegression()), ("leaves", leaves)]))
+    model.fit(X, y)
+    alone = clone(model).set_params(residualregressor__estimators=[("leaves", leaves)]).fit(X, y)
+    assert 2 * np.std(model.predict(X) - y) < np.std(alone.predict(X) - y)
+    corpus = write_corpus(tmp_path / "corpus", X, y)
+    np.testing.assert_allclose(clone(model).fit(corpus).predict(corpus), model.predict(X), atol=0.02)  # of 100
+    assert model.score(corpus) == pytest.approx(model.score(X, y))
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    assert [name for name, _ in loaded[-1].estimators] == ["trend", "leaves"]
+
+
+def test_warnings_of_leaves_come_once(rows):
+    X, y = rows
+    flat = KernelRidge(n_landmarks=50, gamma=1e-9, random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        PartitionedRegressor(flat, 4, random_state=0).fit(X, y)
+    assert len({one.category for one in caught}) == len(caught)
+    assert any("such warnings from 4 leaves)" in str(one.message) for one in caught)
+
+
+@pytest.mark.parametrize(
+    ("fit", "error", "message"),
+    [
+        (
+            lambda X, y: PartitionedRegressor(METRIC, 200).fit(X, y),
+            DataError,
+            r"leaf 1 of 200 with \d rows: .*at least 10",
+        ),
+        (lambda X, y: PartitionedRegressor(RIDGE, 1000).fit(X, y), DataError, "n_samples=1200; expected at least two"),
+        (lambda X, y: PartitionedRegressor(RIDGE).fit(da.from_array(X)), DataError, "requires y"),
+        (lambda X, y: PartitionedClassifier(RIDGE).fit(da.from_array(X)), DataError, "requires y"),
+        (lambda X, y: ResidualRegressor([]).fit(X, y), ConfigError, "expected a list of"),
+        (lambda X, y: ResidualRegressor([("a", RIDGE), ("a", RIDGE)]).fit(X, y), ConfigError, "not unique"),
+        (lambda X, y: ResidualRegressor([("a", RIDGE)]).fit(da.from_array(X)), DataError, "requires y"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused_by_name(fit, error, message, rows):
+    with pytest.raises(error, match=message):
+        fit(*rows)
