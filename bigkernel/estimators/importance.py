@@ -27,7 +27,9 @@ from bigkernel.kernels.feature_maps import LandmarkFamily
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.kernels.landmarks import MedianGaussian
 from bigkernel.solvers.importance import SideMoments, effective_size, held_out_errors, solve_ratio
+from bigkernel.statistics.domain_scores import target_domains
 from bigkernel.statistics.moments import MomentStatistic
+from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds, HashFolds
 from bigkernel.streaming.plan import Accumulator
@@ -155,7 +157,7 @@ class ImportanceWeights(LandmarkTransformer):
         if not penalties or not 0 <= min(penalties) <= max(penalties) < np.inf:
             raise ConfigError(f"penalties: expected finite numbers of at least 0, found {penalties}")
         rows = input_rows(self, X, reset=True)
-        target = _in_target(rows, y, sample_domain)
+        target, _ = find_target(rows, y, sample_domain)
         weight = sample_weight if is_lazy(X) else validated_weight(sample_weight, len(rows))
         rows = as_rows(rows, domain=np.where(target, -1, 1).astype(np.int8), weight=weight)
         with job("ImportanceWeights.fit"):
@@ -183,13 +185,14 @@ class ImportanceWeights(LandmarkTransformer):
         return np.maximum(ratio[:, 0], 0)
 
 
-def fit_ratio(rows: Rows, random_state: int) -> tuple[LandmarkBasis, RatioSolution]:
+def fit_ratio(rows: Rows, random_state: int) -> Predictor:
     """Fit the ratio of the densities of domains below 0 and of others by default settings; see `ImportanceWeights`."""
     count = min(200, len(rows))
     choice = BasisChoice(
         kernel=MedianGaussian(), landmarks="balanced", count=count, dtype="float64", random_state=random_state
     )
-    return _fit(rows, choice, None, _PENALTIES)
+    basis, solution = _fit(rows, choice, None, _PENALTIES)
+    return Predictor.of(basis.features(), solution.coef, solution.intercept)
 
 
 def _fit(
@@ -232,8 +235,8 @@ def _moments(total: Accumulator, place: int) -> SideMoments:
     return SideMoments(total["G"][source], total["n"][source], total["s"][target], total["n"][target])
 
 
-def _in_target(rows: Rows, y: ColumnLike, sample_domain: ColumnLike) -> Array:
-    """Return whether each row is in the target, (n,) bool.
+def find_target(rows: Rows, y: ColumnLike, sample_domain: ColumnLike) -> tuple[Array, Array | None]:
+    """Return whether each row is in the target, (n,) bool, see `ImportanceWeights`; and the domains, if there are any.
 
     Raises
     ------
@@ -243,20 +246,15 @@ def _in_target(rows: Rows, y: ColumnLike, sample_domain: ColumnLike) -> Array:
     labels = rows.column("y") if y is None else np.asarray(y)
     domain = rows.column("domain") if sample_domain is None else np.asarray(sample_domain)
     check_consistent_length(*(column for column in (labels, domain) if column is not None), np.empty(len(rows)))
-    if domain is not None and domain.dtype.kind in "if" and (domain < 0).any():
-        target: Array = domain < 0
-    elif labels is not None:
-        missing = np.zeros(len(labels), bool)
-        if labels.dtype.kind == "f":
-            missing = np.asarray(np.isnan(labels).reshape(len(labels), -1).any(axis=1))
-        target = missing if missing.any() else no_label(plain_labels(labels))
-        if domain is not None:
-            target = ~np.isin(domain, np.unique(domain[~target]))
-    else:
-        target = np.zeros(len(rows), bool)
+    missing = np.zeros(len(rows), bool)
+    if labels is not None and labels.dtype.kind == "f":
+        missing = np.asarray(np.isnan(labels).reshape(len(labels), -1).any(axis=1))
+    if labels is not None and labels.ndim == 1 and not missing.any():
+        missing = no_label(plain_labels(labels))
+    target = missing if domain is None else np.isin(domain, target_domains(domain, ~missing))
     if target.all() or not target.any():
         raise DataError(
             f"{rows.name}: expected rows of a source and of a target, found one of them; pass sample_domain, below 0 "
             "for the target, or y without the labels of the target (−1 or NaN)"
         )
-    return target
+    return target, domain

@@ -31,8 +31,10 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.importance import fit_ratio
 from bigkernel.search.scoring import OF_DOMAINS, WEIGHTED
-from bigkernel.statistics.domain_scores import DomainScores, ImportanceRatio, PredictedTargets, entropies, probabilities
+from bigkernel.statistics.domain_scores import DomainScores, PredictedTargets, entropies, target_domains, target_rows
+from bigkernel.statistics.held_out import probabilities
 from bigkernel.statistics.moments import Targets
+from bigkernel.statistics.predictor import Predictor, softmax
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import hash_ids
 from bigkernel.streaming.plan import Accumulator
@@ -56,7 +58,7 @@ class Domains:
     """
 
     target: Array | None
-    ratio: ImportanceRatio | None
+    ratio: Predictor | None
     sample: Chunk
 
     @classmethod
@@ -72,32 +74,13 @@ class Domains:
         assert labels is not None
         weight = rows.column("weight")
         weight = np.ones(len(rows)) if weight is None else np.asarray(weight, np.float64)
-        labelled, target = targets.labelled(labels, 0), None
-        inside = ~labelled & (weight > 0)
-        if domain is not None:
-            signed = bool((domain < 0).any())
-            target = np.unique(domain[domain < 0]) if signed else np.setdiff1d(domain, domain[labelled])
-            inside &= np.isin(domain, target)
-        if not inside.any() or not labelled.any():
-            raise DataError(
-                f"scoring: expected labelled rows of a source and unlabelled rows of a target (−1), found "
-                f"{np.count_nonzero(labelled)} and {np.count_nonzero(inside)}; mask the labels of the target with −1, "
-                "or give it a domain below 0"
-            )
+        labelled = targets.labelled(labels, 0)
+        target, inside = _find_target(labelled, domain, weight)
         ids = np.flatnonzero(inside)
         if rows.bad_rows == "skip":
             ids = ids[rows.sound(ids)]
-        ids = np.sort(ids[np.argsort(hash_ids(ids, _SEED), kind="stable")[:SAMPLE_ROWS]])
-        if "snd" in names and len(ids) < 3:
-            raise DataError(f"scoring: snd compares rows of the target, expected at least 3, found {len(ids)}")
-        ratio = None
-        if not names.isdisjoint(WEIGHTED):
-            both = np.flatnonzero(inside | labelled)
-            used = as_rows(rows, domain=np.where(inside, -1, 1).astype(np.int8))
-            if len(both) < len(rows):  # unlabelled rows of a source
-                used = as_rows(used, weight=weight * np.isin(np.arange(len(rows)), both))
-            basis, solution = fit_ratio(used, random_state=0)
-            ratio = ImportanceRatio(basis.features(), solution.coef)
+        ids = _sample(ids, names)
+        ratio = None if names.isdisjoint(WEIGHTED) else _ratio(rows, labelled, inside, weight)
         return cls(target, ratio, Chunk(rows.take(ids), weight=weight[ids]))
 
     def scores(self, scores: DomainScores, rows: Rows, names: set[str]) -> dict[str, Array]:
@@ -138,6 +121,32 @@ class Domains:
         return out.reshape(K, F, count, -1, c), self.sample.weight[ids]
 
 
+def _find_target(labelled: Array, domain: Array | None, weight: Array) -> tuple[Array | None, Array]:
+    """Return the domains of the target, if there are domains, and which rows it has; see `Domains.of`."""
+    domains = None if domain is None else target_domains(domain, labelled)
+    inside = target_rows(labelled, domain, domains) & (weight > 0)
+    if not inside.any() or not labelled.any():
+        raise DataError(
+            f"scoring: expected labelled rows of a source and unlabelled rows of a target (−1), found "
+            f"{np.count_nonzero(labelled)} and {np.count_nonzero(inside)}; mask the labels of the target with −1, or "
+            "give it a domain below 0"
+        )
+    return domains, inside
+
+
+def _sample(ids: Array, names: set[str]) -> Array:
+    """Return some of the rows of the target, sorted."""
+    if "snd" in names and len(ids) < 3:
+        raise DataError(f"scoring: snd compares rows of the target, expected at least 3, found {len(ids)}")
+    return np.sort(ids[np.argsort(hash_ids(ids, _SEED), kind="stable")[:SAMPLE_ROWS]])
+
+
+def _ratio(rows: Rows, labelled: Array, inside: Array, weight: Array) -> Predictor:
+    """Fit the ratio of the densities of the target and of the labelled rows."""
+    domain = np.where(inside, -1, 1).astype(np.int8)
+    return fit_ratio(as_rows(rows, domain=domain, weight=weight * (inside | labelled)), random_state=0)
+
+
 def _slopes(values: Array, weight: Array) -> Array:
     """Return 3/τ of each model, (K, F, k), from values (K, F, r, k, c) at rows of these weights (r,)."""
     mean = np.average(values, axis=2, weights=weight)[:, :, None]
@@ -151,12 +160,9 @@ def neighbourhood_density(p: Array) -> float:
     Rows have length one; similarities are divided by 0.05.
     """
     unit = p / np.linalg.norm(p, axis=1, keepdims=True)
-    similarity = unit @ unit.T / _TEMPERATURE
+    similarity = unit @ unit.T
     np.fill_diagonal(similarity, -np.inf)
-    similarity -= similarity.max(axis=1, keepdims=True)
-    weights = np.exp(similarity)
-    weights /= weights.sum(axis=1, keepdims=True)
-    return float(-(weights * np.log(np.maximum(weights, 1e-300))).sum(axis=1).mean())
+    return float(entropies(softmax(similarity, 1 / _TEMPERATURE)).mean())
 
 
 def _weighted_accuracy(total: Accumulator) -> Array:

@@ -12,24 +12,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from bigkernel.arrays import Array
-from bigkernel.kernels.feature_maps import FeatureMap
-from bigkernel.statistics.held_out import FLOOR, FoldModels
-from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
+from bigkernel.statistics.held_out import FoldModels, log_losses, probabilities
+from bigkernel.statistics.moments import Sums, block_footprint, weights_of
+from bigkernel.statistics.predictor import Predictor, softmax
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
 
 
-def target_rows(chunk: Chunk, targets: Targets, domains: Array | None) -> Array:
+def target_domains(domain: Array, labelled: Array) -> Array:
+    """Return the domains of the target: those below 0 or, if there are none, those without a labelled row."""
+    signed = domain.dtype.kind in "if" and bool((domain < 0).any())
+    return np.unique(domain[domain < 0]) if signed else np.setdiff1d(domain, domain[labelled])
+
+
+def target_rows(labelled: Array, domain: Array | None, domains: Array | None) -> Array:
     """Return which rows belong to the target, (r,) bool: unlabelled ones, of these domains (all for None)."""
-    unlabelled: Array = ~targets.labelled_in(chunk)
-    return unlabelled if domains is None or chunk.domain is None else unlabelled & np.isin(chunk.domain, domains)
-
-
-def probabilities(values: Array) -> Array:
-    """Return values of f (…, c), clipped to [0.001, 1] and normalized."""
-    p: Array = np.clip(values, FLOOR, 1)
-    p /= p.sum(axis=-1, keepdims=True)
-    return p
+    return ~labelled if domains is None or domain is None else ~labelled & np.isin(domain, domains)
 
 
 def entropies(p: Array) -> Array:
@@ -37,20 +35,25 @@ def entropies(p: Array) -> Array:
     return np.asarray(-(p * np.log(np.maximum(p, np.finfo(np.float64).tiny))).sum(axis=-1))
 
 
-@dataclass(frozen=True, eq=False)
-class ImportanceRatio:
-    """w(x) = max(0, φ(x)ᵀθ): the ratio of the densities of target and source, θ (p, 1)."""
+def target_sums(values: Array, weight: Array, slopes: Array | None) -> Accumulator:
+    """Return the sums of `DomainScores` over rows of the target, from values (r, k, c)."""
+    sums: Accumulator = {"entropy": weight @ entropies(probabilities(values))}
+    if slopes is not None:
+        Q = softmax(values, slopes[:, None])
+        sums |= {"soft": np.einsum("r,rkc->kc", weight, Q), "soft_entropy": weight @ entropies(Q)}
+    return sums
 
-    features: FeatureMap
-    coef: Array
 
-    def of_rows(self, chunk: Chunk, ids: Array) -> Array:
-        """Compute w of some rows, (r,)."""
-        weights = [np.zeros(0)]
-        for block in chunk.blocks(ids):
-            (phi,) = self.features.blocks(chunk, block)
-            weights.append(np.maximum(phi @ self.coef[:, 0], 0))
-        return np.concatenate(weights)
+def source_sums(values: Array, truth: Array, weight: Array, omega: Array) -> Accumulator:
+    """Return the sums of `DomainScores` of models over rows of the source, with their classes and w(x)."""
+    weighted, loss = weight * omega, log_losses(values, truth)
+    right = values.argmax(axis=2) == truth[:, None]
+    return {"right": weighted @ right, "loss": weighted @ loss, "square": (weighted * omega) @ loss}
+
+
+def ratio_sums(weight: Array, omega: Array) -> Accumulator:
+    """Return the sums of `DomainScores` of w(x) itself."""
+    return {"omega": weight @ omega, "omega2": weight @ omega**2, "rows": weight.sum()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +80,8 @@ class PredictedTargets(FoldModels, Sums):
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        c, ids = self.targets.width, np.flatnonzero(target_rows(chunk, self.targets, self.domains))
-        for block in chunk.blocks(ids):
+        c, inside = self.targets.width, target_rows(self.targets.labelled_in(chunk), chunk.domain, self.domains)
+        for block in chunk.blocks(np.flatnonzero(inside)):
             weight = weights_of(chunk, block)[:, None]
             for kernel, phi in enumerate(self.features.blocks(chunk, block)):
                 for fold in range(self.weights.shape[1]):
@@ -94,13 +97,14 @@ class DomainScores(FoldModels, Sums):
     """Entropies on the target, and weighted losses on held-out rows of the source, of every candidate.
 
     Accumulates over the target `entropy` (K, F, k), Σ −p log p, and its rows, `target`; with slopes β also `soft`
-    (K, F, k, c), ΣQ for Q = softmax(βf), and `soft_entropy` (K, F, k), Σ −Q log Q. With a ratio, it sums over the test
-    rows of each fold with ω = w(x): `right` Σ ω of right predictions, `loss` Σ ωℓ and `square` Σ ω²ℓ (K, F, k), where
-    ℓ = −log p of the true class, `omega` and `omega2` Σ ω and Σ ω² (F,), and `rows` (F,). Rows are weighted.
+    (K, F, k, c), ΣQ for Q = softmax(βf), and `soft_entropy` (K, F, k), Σ −Q log Q. With a ratio w, it sums over the
+    test rows of each fold with ω = max(0, w(x)): `right` Σ ω of right predictions, `loss` Σ ωℓ and `square` Σ ω²ℓ
+    (K, F, k), where ℓ = −log p of the true class, `omega` and `omega2` Σ ω and Σ ω² (F,), and `rows` (F,). Rows are
+    weighted.
     """
 
     domains: Array | None = None  # of the target
-    ratio: ImportanceRatio | None = None
+    ratio: Predictor | None = None  # of the densities
     slopes: Array | None = None  # (K, F, k)
 
     @property
@@ -125,33 +129,28 @@ class DomainScores(FoldModels, Sums):
         )
         if self.ratio is None:
             return own
-        cost = self.ratio.features.cost
-        work = own.work_bytes + cost.fixed_bytes + block_rows * cost.row_bytes
-        return Footprint(own.flops_per_row + cost.flops_per_row, own.partial_bytes, work)
+        work = own.work_bytes + self.ratio.work_bytes(block_rows)
+        return Footprint(own.flops_per_row + self.ratio.flops_per_row, own.partial_bytes, work)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        k, c = self.candidates, self.targets.width
-        target = np.flatnonzero(target_rows(chunk, self.targets, self.domains))
+        shape = self.candidates, self.targets.width
+        target = np.flatnonzero(target_rows(self.targets.labelled_in(chunk), chunk.domain, self.domains))
+        omega = None if self.ratio is None else np.maximum(self.ratio.values(chunk)[:, 0], 0)
         total["target"] += weights_of(chunk, target).sum()
         for fold, ids in enumerate(self.test_rows(chunk)):
             for block, kernel, values in self.values_of(chunk, fold, target):
-                values, weight = values.reshape(len(block), k, c), weights_of(chunk, block)
-                total["entropy"][kernel, fold] += weight @ entropies(probabilities(values))
-                if self.slopes is not None:
-                    Q = np.exp(self.slopes[kernel, fold][:, None] * (values - values.max(axis=2, keepdims=True)))
-                    Q /= Q.sum(axis=2, keepdims=True)
-                    total["soft"][kernel, fold] += np.einsum("r,rkc->kc", weight, Q)
-                    total["soft_entropy"][kernel, fold] += weight @ entropies(Q)
-            if self.ratio is None:
+                slopes = None if self.slopes is None else self.slopes[kernel, fold]
+                sums = target_sums(values.reshape(-1, *shape), weights_of(chunk, block), slopes)
+                _add(total, sums, kernel, fold)
+            if omega is None:
                 continue
-            omega, weight = self.ratio.of_rows(chunk, ids), weights_of(chunk, ids)
-            for name, sums in (("omega", omega), ("omega2", omega**2), ("rows", np.ones(len(ids)))):
-                total[name][fold] += weight @ sums
+            _add(total, ratio_sums(weights_of(chunk, ids), omega[ids]), fold)
             for block, kernel, values in self.values_of(chunk, fold, ids):
-                place = np.searchsorted(ids, block)
-                weighted, own = weight[place] * omega[place], omega[place]
-                truth, values = self.targets.one_hot(chunk, block).argmax(axis=1), values.reshape(len(block), k, c)
-                of_truth = np.take_along_axis(probabilities(values), truth[:, None, None], axis=2)[:, :, 0]
-                total["right"][kernel, fold] += weighted @ (values.argmax(axis=2) == truth[:, None])
-                total["loss"][kernel, fold] -= weighted @ np.log(of_truth)
-                total["square"][kernel, fold] -= (weighted * own) @ np.log(of_truth)
+                truth = self.targets.one_hot(chunk, block).argmax(axis=1)
+                sums = source_sums(values.reshape(-1, *shape), truth, weights_of(chunk, block), omega[block])
+                _add(total, sums, kernel, fold)
+
+
+def _add(total: Accumulator, sums: Accumulator, *place: int) -> None:
+    for name, values in sums.items():
+        total[name][place] += values

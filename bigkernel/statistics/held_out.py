@@ -30,6 +30,19 @@ _NUMBERS, _LEAST_ROWS = 2**20, 2**14  # number of values to keep, and least numb
 _SURE = 8.0  # standard deviations by which the number of rows below a hash may fall short of its mean
 
 
+def probabilities(values: Array) -> Array:
+    """Return values of f (…, c), clipped to [0.001, 1] and normalized."""
+    p: Array = np.clip(values, FLOOR, 1)
+    p /= p.sum(axis=-1, keepdims=True)
+    return p
+
+
+def log_losses(values: Array, truth: Array) -> Array:
+    """Compute −log p of the true class (r,) of each row, from values (r, k, c) of k models: (r, k)."""
+    p = np.take_along_axis(probabilities(values), truth[:, None, None], axis=2)[:, :, 0]
+    return np.asarray(-np.log(p))
+
+
 @dataclass(frozen=True, eq=False)
 class FoldModels(WithoutCaches):
     """Models trained without each fold."""
@@ -66,8 +79,7 @@ class GridScores(FoldModels, Sums):
     """Confusion matrices (log-losses and squared errors) of every candidate on the rows of each fold.
 
     Accumulates `confusion` (K, F, k, c, c), true class by predicted class, for K kernels and F folds; `loss` (K, F, k),
-    Σ −log p of the true class, where p are the values of f clipped to [0.001, 1] and normalized; and `sse`
-    (K, F, k, c), Σ (y − f)² of one-hot y. Rows are weighted.
+    Σ −log p of the true class (`probabilities`); and `sse` (K, F, k, c), Σ (y − f)² of one-hot y. Rows are weighted.
     """
 
     with_loss: bool = False  # whether to sum log-losses
@@ -84,12 +96,12 @@ class GridScores(FoldModels, Sums):
 
     def footprint(self, block_rows: int) -> Footprint:
         count, folds, p, wide = self.weights.shape
-        c = self.targets.width
+        c, copies = self.targets.width, 1 + self.with_squares + self.with_loss
         return block_footprint(
             self.features,
             block_rows,
             flops=2.0 * count * p * wide,
-            row_bytes=wide * (8 * (1 + self.with_squares) + self.features.dtype.itemsize) + 16 * self.candidates,
+            row_bytes=wide * (8 * copies + self.features.dtype.itemsize) + 16 * self.candidates,
             partial_bytes=8 * count * folds * self.candidates * (c * c + 1 + c * self.with_squares),
             work_bytes=2 * self.weights.nbytes,
         )
@@ -109,9 +121,7 @@ class GridScores(FoldModels, Sums):
                         off = values - one_hot[:, None]
                         total["sse"][kernel, fold] += np.einsum("r,rkc,rkc->kc", weight, off, off)
                     if self.with_loss:
-                        np.clip(values, FLOOR, 1, out=values)
-                        of_truth = np.take_along_axis(values, truth[:, None, None], axis=2)[:, :, 0]
-                        total["loss"][kernel, fold] -= weight @ np.log(of_truth / values.sum(axis=2))
+                        total["loss"][kernel, fold] += weight @ log_losses(values, truth)
 
 
 @dataclass(frozen=True, eq=False)

@@ -148,8 +148,8 @@ def log_softmax(logits: Array) -> Array:
     return out
 
 
-def softmax(logits: Array) -> Array:
-    """Compute p of logits, (n, c), with rows of sum 1."""
-    out: Array = np.exp(logits - logits.max(axis=1, keepdims=True))
-    out /= out.sum(axis=1, keepdims=True)
+def softmax(logits: Array, slope: float | Array = 1.0) -> Array:
+    """Compute p of slope·logits, (…, c), with rows of sum 1."""
+    out: Array = np.exp(slope * (logits - logits.max(axis=-1, keepdims=True)))
+    out /= out.sum(axis=-1, keepdims=True)
     return out
