@@ -52,5 +52,6 @@ from .kernels.positive_definite import check_positive_definite as check_positive
 from .models.persistence import load_model as load_model
 from .models.persistence import save_model as save_model
 from .models.predictor import Predictor as Predictor
+from .search.domain_scoring import DomainScorer as DomainScorer
 from .search.sweep_search import SweepSearchCV as SweepSearchCV
 from .streaming.plan import plan as plan

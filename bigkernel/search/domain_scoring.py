@@ -22,20 +22,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_array
+from sklearn.utils.metadata_routing import MetadataRequest
+from sklearn.utils.validation import check_consistent_length
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.errors import DataError
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.importance import fit_ratio
+from bigkernel.estimators.inputs import no_label, plain_labels
 from bigkernel.search.scoring import OF_DOMAINS, WEIGHTED
-from bigkernel.statistics.domain_scores import DomainScores, PredictedTargets, entropies, target_domains, target_rows
+from bigkernel.statistics.domain_scores import (
+    DomainScores,
+    PredictedTargets,
+    entropies,
+    ratio_sums,
+    source_sums,
+    target_domains,
+    target_rows,
+    target_sums,
+)
 from bigkernel.statistics.held_out import probabilities
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor, softmax
-from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.chunk import DTYPES, Chunk
 from bigkernel.streaming.folds import hash_ids
 from bigkernel.streaming.plan import Accumulator
 
@@ -119,6 +134,99 @@ class Domains:
                 out[kernel, fold, np.searchsorted(ids, block)] = values
         assert self.sample.weight is not None
         return out.reshape(K, F, count, -1, c), self.sample.weight[ids]
+
+
+class DomainScorer:
+    """Score a classifier without labels of the target, in scikit-learn's searches: `scorer(estimator, X, y)`.
+
+    The scores are those of `SweepSearchCV(scoring=name)`, over the rows of a test set in memory, which needs rows of
+    the source and of the target. Values of f are `predict_proba` where the classifier has it, else
+    `decision_function`, (1 − f)/2 and (1 + f)/2 for two classes. `sample_domain` says which rows are the target's:
+    domains below 0, or else those without a label; without domains, all rows without a label (−1 or NaN). Classifiers
+    that take −1 for a class need a `LabelledRowsClassifier` around them.
+
+    Parameters
+    ----------
+    name : "mutual-information", "entropy", "snd", "importance-weighted" or "dev"
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn import config_context
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> from bigkernel import ARTLClassifier, DomainScorer
+    >>> rng = np.random.default_rng(0)
+    >>> truth, domain = np.tile([0, 1], 100), np.repeat([1, -1], 100)
+    >>> X = 0.5 * rng.normal(size=(200, 2)) + 2 * truth[:, None] - 0.3 * domain[:, None]
+    >>> y = np.where(domain > 0, truth, -1)
+    >>> with config_context(enable_metadata_routing=True):
+    ...     model = ARTLClassifier(n_landmarks=30, random_state=0).set_fit_request(sample_domain=True)
+    ...     search = GridSearchCV(model, {"alpha": [0.1, 1.0]}, scoring=DomainScorer("entropy"), cv=2)
+    ...     accuracy = search.fit(X, y, sample_domain=domain).best_estimator_.score(X[100:], truth[100:])
+    >>> bool(accuracy > 0.9)
+    True
+    """
+
+    def __init__(self, name: str) -> None:
+        if name == "circular":
+            raise ConfigError('name: "circular" trains models again; use SweepSearchCV(scoring="circular")')
+        if name not in OF_DOMAINS:
+            raise ConfigError(f"name: expected one of {', '.join((*_FORMULAS, 'snd'))}, found {name!r}")
+        self.name = name
+        self._request = MetadataRequest(owner=type(self).__name__)
+        self.set_score_request(sample_domain=True)
+
+    def __repr__(self) -> str:
+        return f"DomainScorer({self.name!r})"
+
+    def set_score_request(self, *, sample_domain: bool | str | None) -> Self:
+        """Set whether `sample_domain` is passed by metadata routing (at first True), or under which name."""
+        self._request.score.add_request(param="sample_domain", alias=sample_domain)
+        return self
+
+    def get_metadata_routing(self) -> MetadataRequest:
+        """Return the request for `sample_domain`."""
+        return self._request
+
+    def __call__(self, estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample_domain: ColumnLike = None) -> float:
+        """Return the score, larger is better.
+
+        Raises
+        ------
+        ConfigError
+            The classifier was fitted to −1 as a class.
+        DataError
+            There are no rows of the target, no labelled ones of the source, or labels that the fit did not have.
+        """
+        labels, classes = plain_labels(y), np.asarray(estimator.classes_)
+        if no_label(classes).any():
+            raise ConfigError("estimator: −1 marks rows without a label; fit LabelledRowsClassifier(…), not to −1")
+        labelled, weight = ~no_label(labels), np.ones(len(labels))
+        domain = None if sample_domain is None else np.asarray(sample_domain)
+        check_consistent_length(X, labels, domain)
+        _, inside = _find_target(labelled, domain, weight)
+        values = estimator.predict_proba(X) if hasattr(estimator, "predict_proba") else estimator.decision_function(X)
+        values = np.asarray(values, np.float64)
+        if values.ndim == 1:
+            values = np.column_stack([1 - values, 1 + values]) / 2
+        if self.name in WEIGHTED:
+            rows = as_rows(check_array(X, accept_sparse="csr", dtype=DTYPES))
+            ids, w = np.flatnonzero(labelled), _ratio(rows, labelled, inside, weight)
+            truth = (labels[ids, None] == classes).argmax(axis=1)
+            if (unknown := labels[ids] != classes[truth]).any():
+                found = np.unique(labels[ids][unknown]).tolist()
+                raise DataError(f"y: expected labels among the classes {classes.tolist()}, found {found}")
+            omega = np.maximum(w.values(Chunk(rows.take(ids)))[:, 0], 0)
+            total = source_sums(values[ids, None], truth, weight[ids], omega) | ratio_sums(weight[ids], omega)
+        else:
+            ids = _sample(np.flatnonzero(inside), {self.name})
+            if self.name == "snd":
+                return neighbourhood_density(probabilities(values[ids]))
+            slopes = _slopes(values[None, None, ids, None], weight[ids])[0, 0]
+            total = target_sums(values[inside, None], weight[inside], slopes) | {"target": weight[inside].sum()}
+        # of one kernel, fold and candidate
+        score = _FORMULAS[self.name]({name: np.asarray(sums)[None, None] for name, sums in total.items()})
+        return float(score.item())
 
 
 def _find_target(labelled: Array, domain: Array | None, weight: Array) -> tuple[Array | None, Array]:

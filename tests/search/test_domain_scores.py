@@ -6,9 +6,11 @@ import pytest
 from numpy.testing import assert_allclose
 from peers import split_scores
 from scipy.special import softmax
+from sklearn import config_context
 from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
-from sklearn.model_selection import KFold
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 
 import bigkernel as bk
 from bigkernel.errors import ConfigError, DataError
@@ -100,6 +102,72 @@ def test_rows_of_weight_0_are_not_in_the_target():
     search.fit(np.where(out[:, None], 9.0, X), Y, sample_weight=np.where(out, 0.0, 1.0))
     for name in ("entropy", "snd", "mutual-information"):
         assert_allclose(split_scores(search, name), split_scores(expected, name), rtol=1e-6)
+
+
+LOGISTIC = bk.LabelledRowsClassifier(LogisticRegression(C=0.1))
+
+
+@pytest.mark.parametrize("model, kinds", [(KRR, 3), (LogisticRegression(), 3), (LOGISTIC, 3), (LOGISTIC, 2), (KRR, 2)])
+def test_scorers_are_their_definitions_on_the_values_of_any_classifier(model, kinds):
+    y, rows = np.minimum(Y, kinds - 1), np.arange(N + M) % 3 == 0
+    model = clone(model).fit(X[~rows & (y >= 0)], y[~rows & (y >= 0)])
+    if hasattr(model, "predict_proba"):
+        values = model.predict_proba(X[rows])
+    else:
+        f = model.decision_function(X[rows])
+        values = f if kinds == 3 else np.stack([0.5 - f / 2, 0.5 + f / 2], axis=1)
+    domain, source = DOMAIN[rows], DOMAIN[rows] > 0
+    ratio = bk.ImportanceWeights(n_landmarks=rows.sum(), random_state=0).fit(X[rows], sample_domain=domain)
+    weights = ratio.importance_weights_[source]
+    scores = expected([values[source], values[~source]], weights, y[rows][source])
+    for name, score in zip(SUMS, scores, strict=True):
+        for given in (domain, None, np.where(source, "here", "there")):
+            assert bk.DomainScorer(name)(model, X[rows], y[rows], given) == pytest.approx(score, rel=1e-6), name
+
+
+def test_a_scorer_gives_the_score_of_a_sweep_for_many_rows_of_text_labels():
+    far = np.concatenate([X, np.repeat(X[N:], 15, axis=0) + 0.1 * rng.normal(size=(15 * M, 2))])
+    y = np.array(["a", "b", "c", "-1"])[np.append(Y, np.full(15 * M, -1))]
+    domain, (train, test) = np.append(DOMAIN, np.full(15 * M, -2)), next(CV.split(X[:N]))
+    search = searched(ARTL, {"alpha": [1.0]}, far, y, domain, cv=[(train, test)], scoring=SUMS[2:])
+    kept, hidden = np.delete(np.arange(len(far)), test), y.copy()
+    hidden[train] = "-1"
+    model = clone(ARTL).set_params(alpha=1.0).fit(far[kept], y[kept], sample_domain=domain[kept])
+    for name in SUMS[2:]:
+        score = bk.DomainScorer(name)(model, far, hidden, domain)
+        assert split_scores(search, name)[0][0] == pytest.approx(score, rel=1e-9), name
+
+
+def test_searches_of_scikit_learn_pass_the_domains_to_scorers():
+    scoring = {name: bk.DomainScorer(name).set_score_request(sample_domain=True) for name in SUMS}
+    grid, cv = {"alpha": [0.1, 3.0]}, KFold(2, shuffle=True, random_state=0)
+    with config_context(enable_metadata_routing=True):
+        model = ARTL.set_fit_request(sample_domain=True)
+        search = GridSearchCV(clone(model), grid, scoring=scoring, refit="snd", cv=cv).fit(X, Y, sample_domain=DOMAIN)
+        alone = bk.DomainScorer("dev").set_score_request(sample_domain="side")
+        scores = cross_val_score(LOGISTIC, X, Y, scoring=alone, cv=cv, params={"side": DOMAIN})
+    for fold, (train, test) in enumerate(cv.split(X)):
+        fits = [clone(ARTL).set_params(alpha=a).fit(X[train], Y[train], sample_domain=DOMAIN[train]) for a in (0.1, 3)]
+        for name in SUMS:
+            wanted = [scoring[name](model, X[test], Y[test], DOMAIN[test]) for model in fits]
+            assert_allclose(search.cv_results_[f"split{fold}_test_{name}"], wanted, rtol=1e-9)
+        model = clone(LOGISTIC).fit(X[train], Y[train])
+        assert scores[fold] == pytest.approx(alone(model, X[test], Y[test], DOMAIN[test]))
+
+
+def test_a_scorer_refuses_circular_validation_and_rows_that_it_cannot_judge():
+    with pytest.raises(ConfigError, match=r'use SweepSearchCV\(scoring="circular"\)'):
+        bk.DomainScorer("circular")
+    with pytest.raises(ConfigError, match=r"expected one of mutual-information.*found 'accuracy'"):
+        bk.DomainScorer("accuracy")
+    model = LogisticRegression()
+    with pytest.raises(ConfigError, match="fit LabelledRowsClassifier"):
+        bk.DomainScorer("entropy")(model.fit(X, Y), X, Y)
+    model.fit(X[:N], Y[:N] > 0)
+    with pytest.raises(DataError, match="found 440 and 0"):
+        bk.DomainScorer("entropy")(model, X, TRUTH, DOMAIN)
+    with pytest.raises(DataError, match=r"expected labels among the classes \[False, True\], found \[2\]"):
+        bk.DomainScorer("dev")(model, X, Y, DOMAIN)
 
 
 def test_a_function_with_the_name_of_a_score_stays_a_function():
