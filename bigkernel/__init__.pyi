@@ -8,6 +8,7 @@ from .data.corpus import open_corpus as open_corpus
 from .data.write_corpus import write_corpus as write_corpus
 from .engine.context import executing as executing
 from .engine.sweep import sweep as sweep
+from .estimators import CORAL as CORAL
 from .estimators import DICA as DICA
 from .estimators import JDA as JDA
 from .estimators import SSSL as SSSL
@@ -34,6 +35,7 @@ from .estimators import Ridge as Ridge
 from .estimators import RowUnion as RowUnion
 from .estimators import SSSLClassifier as SSSLClassifier
 from .estimators import Standardizer as Standardizer
+from .estimators import SubspaceAlignment as SubspaceAlignment
 from .estimators import UnitNormalizer as UnitNormalizer
 from .estimators import XNVClassifier as XNVClassifier
 from .estimators.evaluation import predict_to as predict_to

@@ -2,6 +2,8 @@
 
 __all__: list[str]
 
+from .alignment import CORAL as CORAL
+from .alignment import SubspaceAlignment as SubspaceAlignment
 from .artl import ARTLClassifier as ARTLClassifier
 from .dica import DICA as DICA
 from .image_transforms import ConvolutionalNystroem as ConvolutionalNystroem

@@ -47,7 +47,7 @@ _PENALTIES = tuple(np.geomspace(1e-4, 10.0, 11))
 class SideStatistic(MomentStatistic):
     """Moments of the target (domains below 0) by fold, groups 0 to F − 1, then those of the source."""
 
-    folds: Folds = field(default_factory=lambda: HashFolds(_FOLDS))
+    folds: Folds = field(default_factory=lambda: HashFolds(1))
 
     @property
     def groups(self) -> int:
@@ -159,9 +159,8 @@ class ImportanceWeights(LandmarkTransformer):
         rows = input_rows(self, X, reset=True)
         target, _ = find_target(rows, y, sample_domain)
         weight = sample_weight if is_lazy(X) else validated_weight(sample_weight, len(rows))
-        rows = as_rows(rows, domain=np.where(target, -1, 1).astype(np.int8), weight=weight)
         with job("ImportanceWeights.fit"):
-            basis, solution = _fit(rows, choice, self.sigmas, penalties)
+            basis, solution = _fit(with_sides(rows, target, weight), choice, self.sigmas, penalties)
         self._fitted = ProjectionFit(inputs=Inputs.of(self), basis=basis, solution=solution)
         if rows.in_memory:
             weights = self.predict(X)
@@ -185,13 +184,16 @@ class ImportanceWeights(LandmarkTransformer):
         return np.maximum(ratio[:, 0], 0)
 
 
-def fit_ratio(rows: Rows, random_state: int) -> Predictor:
-    """Fit the ratio of the densities of domains below 0 and of others by default settings; see `ImportanceWeights`."""
+def with_sides(rows: Rows, target: Array, weight: ColumnLike = None) -> Rows:
+    """Return rows in the domain −1 if they are in the target, else in 1."""
+    return as_rows(rows, domain=np.where(target, -1, 1).astype(np.int8), weight=weight)
+
+
+def fit_ratio(rows: Rows, target: Array, weight: Array) -> Predictor:
+    """Fit the ratio of the densities of a target and of the other rows by default settings; see `ImportanceWeights`."""
     count = min(200, len(rows))
-    choice = BasisChoice(
-        kernel=MedianGaussian(), landmarks="balanced", count=count, dtype="float64", random_state=random_state
-    )
-    basis, solution = _fit(rows, choice, None, _PENALTIES)
+    choice = BasisChoice(kernel=MedianGaussian(), landmarks="balanced", count=count, dtype="float64", random_state=0)
+    basis, solution = _fit(with_sides(rows, target, weight), choice, None, _PENALTIES)
     return Predictor.of(basis.features(), solution.coef, solution.intercept)
 
 
@@ -205,7 +207,8 @@ def _fit(
     widths = [float(sigma) for sigma in (median * _WIDTHS if sigmas is None else sigmas)]
     kernels = tuple(Gaussian(sigma).resolve(basis.landmarks) for sigma in widths)
     family = LandmarkFamily(kernels, basis.landmarks, np.dtype(np.float64))
-    solution = _choose(sweep(rows, SideStatistic(family), what="sides").total, widths, penalties)
+    total = sweep(rows, SideStatistic(family, folds=HashFolds(_FOLDS)), what="sides").total
+    solution = _choose(total, widths, penalties)
     return replace(basis, kernel=Gaussian(solution.sigma)), solution
 
 
@@ -254,7 +257,7 @@ def find_target(rows: Rows, y: ColumnLike, sample_domain: ColumnLike) -> tuple[A
     target = missing if domain is None else np.isin(domain, target_domains(domain, ~missing))
     if target.all() or not target.any():
         raise DataError(
-            f"{rows.name}: expected rows of a source and of a target, found one of them; pass sample_domain, below 0 "
-            "for the target, or y without the labels of the target (−1 or NaN)"
+            f"{rows.name}: expected rows of a source and of a target, found one of them (n_samples = {len(rows)}); "
+            "pass sample_domain, below 0 for the target, or y without the labels of the target (−1 or NaN)"
         )
     return target, domain

@@ -29,7 +29,7 @@ from bigkernel.estimators.checks import require_row_squares
 from bigkernel.estimators.inputs import input_rows, is_lazy, is_sound, near_mean, validated_weight
 from bigkernel.kernels.blas import one_thread
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.solvers.eigenfunctions import principal_axes
+from bigkernel.solvers.eigenfunctions import PrincipalAxes, principal_axes
 from bigkernel.statistics.moments import FeatureSums, Moments, MomentStatistic
 from bigkernel.streaming.chunk import RowMap
 from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, map_rows
@@ -69,10 +69,13 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def transform(self, X: RowsLike) -> Array | da.Array | Rows:
         """Map the rows: to an array (NumPy, Dask; dense for sparse rows), or to Rows that are mapped when read."""
         check_is_fitted(self)
+        return self._mapped(X, self._row_map())
+
+    def _mapped(self, X: RowsLike, row_map: RowMap) -> Array | da.Array | Rows:
+        """Apply a row map to rows that resemble those of the fit."""
         if is_sound(X, self):
-            return map_rows(X, self._row_map(), float_of(X.dtype))
+            return map_rows(X, row_map, float_of(X.dtype))
         rows = input_rows(self, X, reset=False)
-        row_map = self._row_map()
         if is_dask_array(X):
             dtype, width = float_of(X.dtype), row_map.width(rows.shape[1])
             whole = X.rechunk({1: -1})
@@ -156,6 +159,25 @@ class Standardizer(OneToOneFeatureMixin, RowTransformer):
         return Standardize(self.mean_, self.scale_)
 
 
+def principal_axes_of(
+    rows: Rows, kind: type[MomentStatistic], columns: Sequence[str], count: float | None, what: str
+) -> list[PrincipalAxes]:
+    """Return the principal axes of each group of rows of a statistic, which reads some columns, from one sweep."""
+    plain = replace(rows, columns={name: rows.columns[name] for name in columns}, classes=())
+    # rows in the dtype of the next step; their products in float64
+    dtype = np.dtype(np.float64 if rows.dtype == np.float64 else np.float32)
+    shift = near_mean(rows).astype(dtype).astype(np.float64)
+    total = sweep(plain, kind(IdentityMap(shift, dtype), sums=np.dtype(np.float64)), what=what).total
+    if not all(np.isfinite(total[name]).all() for name in ("G", "s")):
+        raise DataError(f"{rows.name}: squares of its values exceed the range of float64; scale the rows")
+    with one_thread():
+        found = [principal_axes(Moments.of(total, i, shift=shift), count) for i in range(len(total["n"]))]
+    if not all(len(one.variances) for one in found):
+        some = "of a domain " if "domain" in columns else ""
+        raise DataError(f"{rows.name}: all rows {some}are equal (n_samples = {len(rows)}); expected rows that vary")
+    return found
+
+
 class Projector(RowTransformer):
     """Project rows on the directions of their largest variance (PCA), learnt in one sweep of d×d moments.
 
@@ -213,18 +235,7 @@ class Projector(RowTransformer):
         """
         self._validate_params()
         rows = input_rows(self, X, reset=True)
-        plain = replace(rows, columns={}, classes=())
-        # rows in the dtype of the next step; their products in float64
-        dtype = np.dtype(np.float64 if rows.dtype == np.float64 else np.float32)
-        shift = near_mean(rows).astype(dtype).astype(np.float64)
-        statistic = MomentStatistic(IdentityMap(shift, dtype), sums=np.dtype(np.float64))
-        total = sweep(plain, statistic, what=self.learns).total
-        if not all(np.isfinite(total[name]).all() for name in ("G", "s")):
-            raise DataError(f"{rows.name}: squares of its values exceed the range of float64; scale the rows")
-        with one_thread():
-            principal = principal_axes(Moments.of(total, shift=shift), self.n_components)
-        if not len(principal.variances):
-            raise DataError(f"{rows.name}: all rows are equal (n_samples = {len(rows)}); expected rows that vary")
+        (principal,) = principal_axes_of(rows, MomentStatistic, (), self.n_components, self.learns)
         self.mean_, self.components_, self.explained_variance_ = principal.mean, principal.axes, principal.variances
         self.explained_variance_ratio_ = principal.variances / principal.total
         return self

@@ -50,7 +50,7 @@ _IMAGE = ("image_height_", "image_width_")
 _SPECTRUM = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
 _BY_FEATURE = (
     *("mean_", "scale_", "var_", "min_", "data_min_", "data_max_", "data_range_", "max_abs_", "center_", "variances_"),
-    *("fourier_origin_", "feature_names_in_", "statistics_"),
+    *("fourier_origin_", "feature_names_in_", "statistics_", "source_mean_"),
 )
 _CATEGORIES = ("categories_", "_infrequent_enabled", "_infrequent_indices", "_default_to_infrequent_mappings")
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
@@ -58,6 +58,8 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "UnitNormalizer": (),
     "Standardizer": ("mean_", "scale_"),
     "Projector": ("mean_", "components_", "explained_variance_", "explained_variance_ratio_"),
+    "CORAL": ("source_mean_", "source_components_", "source_domains_"),
+    "SubspaceAlignment": ("mean_", "components_", "source_mean_", "source_components_", "source_domains_"),
     "RandomFourier": ("kernel_", "fourier_seed_", "fourier_origin_"),
     "MomentNormalizer": _IMAGE,
     "OrientationFeatures": _IMAGE,
@@ -345,6 +347,7 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
     d, r, q = fitted["n_features_in_"], *(len(fitted.get(name, ())) for name in ("components_", "references_"))
     shapes: dict[str, tuple[int, ...]] = {**dict.fromkeys(_BY_FEATURE, (d,)), **dict.fromkeys(_SPECTRUM, (r,))}
     shapes |= {"components_": (r, d), "references_": (q,), "quantiles_": (q, d)}
+    shapes["source_components_"] = (r if "components_" in fitted else d, d)
     _require_shapes(kind, {name: (fitted.get(name), shape) for name, shape in shapes.items()})
     by_feature = all(len(fitted.get(name, range(d))) == d for name in ("categories_", "_n_features_outs"))
     outputs = {*fitted.get("_sklearn_output_config", {}).values()}

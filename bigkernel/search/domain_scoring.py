@@ -41,7 +41,6 @@ from bigkernel.statistics.domain_scores import (
     DomainScores,
     PredictedTargets,
     entropies,
-    ratio_sums,
     source_sums,
     target_domains,
     target_rows,
@@ -95,7 +94,7 @@ class Domains:
         if rows.bad_rows == "skip":
             ids = ids[rows.sound(ids)]
         ids = _sample(ids, names)
-        ratio = None if names.isdisjoint(WEIGHTED) else _ratio(rows, labelled, inside, weight)
+        ratio = None if names.isdisjoint(WEIGHTED) else fit_ratio(rows, inside, weight * (inside | labelled))
         return cls(target, ratio, Chunk(rows.take(ids), weight=weight[ids]))
 
     def scores(self, scores: DomainScores, rows: Rows, names: set[str]) -> dict[str, Array]:
@@ -137,50 +136,28 @@ class Domains:
 
 
 class DomainScorer:
-    """Score a classifier without labels of the target, in scikit-learn's searches: `scorer(estimator, X, y)`.
+    """Score a classifier on a target without labels in searches of scikit-learn, as `SweepSearchCV(scoring=name)` does.
 
-    The scores are those of `SweepSearchCV(scoring=name)`, over the rows of a test set in memory, which needs rows of
-    the source and of the target. Values of f are `predict_proba` where the classifier has it, else
-    `decision_function`, (1 − f)/2 and (1 + f)/2 for two classes. `sample_domain` says which rows are the target's:
-    domains below 0, or else those without a label; without domains, all rows without a label (−1 or NaN). Classifiers
-    that take −1 for a class need a `LabelledRowsClassifier` around them.
+    A test set in memory needs rows of the target, and labelled rows of the source. `sample_domain` is requested by
+    metadata routing; domains below 0 are the target or, if there are none, those without a label. Without domains, rows
+    without a label (−1 or NaN) are. f is `predict_proba` where there is one, else `decision_function`, which for two
+    classes gives (1 − f)/2 and (1 + f)/2. Around a classifier that takes −1 for a class, put `LabelledRowsClassifier`.
 
     Parameters
     ----------
     name : "mutual-information", "entropy", "snd", "importance-weighted" or "dev"
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn import config_context
-    >>> from sklearn.model_selection import GridSearchCV
-    >>> from bigkernel import ARTLClassifier, DomainScorer
-    >>> rng = np.random.default_rng(0)
-    >>> truth, domain = np.tile([0, 1], 100), np.repeat([1, -1], 100)
-    >>> X = 0.5 * rng.normal(size=(200, 2)) + 2 * truth[:, None] - 0.3 * domain[:, None]
-    >>> y = np.where(domain > 0, truth, -1)
-    >>> with config_context(enable_metadata_routing=True):
-    ...     model = ARTLClassifier(n_landmarks=30, random_state=0).set_fit_request(sample_domain=True)
-    ...     search = GridSearchCV(model, {"alpha": [0.1, 1.0]}, scoring=DomainScorer("entropy"), cv=2)
-    ...     accuracy = search.fit(X, y, sample_domain=domain).best_estimator_.score(X[100:], truth[100:])
-    >>> bool(accuracy > 0.9)
-    True
     """
 
     def __init__(self, name: str) -> None:
-        if name == "circular":
-            raise ConfigError('name: "circular" trains models again; use SweepSearchCV(scoring="circular")')
-        if name not in OF_DOMAINS:
-            raise ConfigError(f"name: expected one of {', '.join((*_FORMULAS, 'snd'))}, found {name!r}")
+        if name not in (known := [*_FORMULAS, "snd"]):
+            advice = '; use SweepSearchCV(scoring="circular")' if name == "circular" else ""
+            raise ConfigError(f"name: expected one of {', '.join(known)}, found {name!r}{advice}")
         self.name = name
         self._request = MetadataRequest(owner=type(self).__name__)
         self.set_score_request(sample_domain=True)
 
-    def __repr__(self) -> str:
-        return f"DomainScorer({self.name!r})"
-
     def set_score_request(self, *, sample_domain: bool | str | None) -> Self:
-        """Set whether `sample_domain` is passed by metadata routing (at first True), or under which name."""
+        """Set whether `sample_domain` is requested, or under which name."""
         self._request.score.add_request(param="sample_domain", alias=sample_domain)
         return self
 
@@ -189,41 +166,33 @@ class DomainScorer:
         return self._request
 
     def __call__(self, estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample_domain: ColumnLike = None) -> float:
-        """Return the score, larger is better.
-
-        Raises
-        ------
-        ConfigError
-            The classifier was fitted to −1 as a class.
-        DataError
-            There are no rows of the target, no labelled ones of the source, or labels that the fit did not have.
-        """
+        """Return the score of a fitted classifier, larger is better; `DataError` for rows that it cannot judge."""
         labels, classes = plain_labels(y), np.asarray(estimator.classes_)
-        if no_label(classes).any():
-            raise ConfigError("estimator: −1 marks rows without a label; fit LabelledRowsClassifier(…), not to −1")
         labelled, weight = ~no_label(labels), np.ones(len(labels))
         domain = None if sample_domain is None else np.asarray(sample_domain)
         check_consistent_length(X, labels, domain)
         _, inside = _find_target(labelled, domain, weight)
-        values = estimator.predict_proba(X) if hasattr(estimator, "predict_proba") else estimator.decision_function(X)
-        values = np.asarray(values, np.float64)
+        if no_label(classes).any() or not np.isin(labels[labelled], classes).all():
+            raise DataError(
+                f"y: expected labels of the fit, found {np.unique(labels[labelled]).tolist()} after a fit to "
+                f"{classes.tolist()}; if −1 was taken for a class there, fit LabelledRowsClassifier(…)"
+            )
+        given = estimator.predict_proba(X) if hasattr(estimator, "predict_proba") else estimator.decision_function(X)
+        values = np.asarray(given, np.float64)
         if values.ndim == 1:
             values = np.column_stack([1 - values, 1 + values]) / 2
         if self.name in WEIGHTED:
             rows = as_rows(check_array(X, accept_sparse="csr", dtype=DTYPES))
-            ids, w = np.flatnonzero(labelled), _ratio(rows, labelled, inside, weight)
-            truth = (labels[ids, None] == classes).argmax(axis=1)
-            if (unknown := labels[ids] != classes[truth]).any():
-                found = np.unique(labels[ids][unknown]).tolist()
-                raise DataError(f"y: expected labels among the classes {classes.tolist()}, found {found}")
-            omega = np.maximum(w.values(Chunk(rows.take(ids)))[:, 0], 0)
-            total = source_sums(values[ids, None], truth, weight[ids], omega) | ratio_sums(weight[ids], omega)
+            ids, ratio = np.flatnonzero(labelled), fit_ratio(rows, inside, weight * (inside | labelled))
+            omega = np.maximum(ratio.values(Chunk(rows.take(ids)))[:, 0], 0)
+            truth = np.searchsorted(classes, labels[ids])
+            total = source_sums(values[ids, None], truth, weight[ids], omega)
         else:
             ids = _sample(np.flatnonzero(inside), {self.name})
             if self.name == "snd":
                 return neighbourhood_density(probabilities(values[ids]))
             slopes = _slopes(values[None, None, ids, None], weight[ids])[0, 0]
-            total = target_sums(values[inside, None], weight[inside], slopes) | {"target": weight[inside].sum()}
+            total = target_sums(values[inside, None], weight[inside], slopes)
         # of one kernel, fold and candidate
         score = _FORMULAS[self.name]({name: np.asarray(sums)[None, None] for name, sums in total.items()})
         return float(score.item())
@@ -249,12 +218,6 @@ def _sample(ids: Array, names: set[str]) -> Array:
     return np.sort(ids[np.argsort(hash_ids(ids, _SEED), kind="stable")[:SAMPLE_ROWS]])
 
 
-def _ratio(rows: Rows, labelled: Array, inside: Array, weight: Array) -> Predictor:
-    """Fit the ratio of the densities of the target and of the labelled rows."""
-    domain = np.where(inside, -1, 1).astype(np.int8)
-    return fit_ratio(as_rows(rows, domain=domain, weight=weight * (inside | labelled)), random_state=0)
-
-
 def _slopes(values: Array, weight: Array) -> Array:
     """Return 3/τ of each model, (K, F, k), from values (K, F, r, k, c) at rows of these weights (r,)."""
     mean = np.average(values, axis=2, weights=weight)[:, :, None]
@@ -273,28 +236,23 @@ def neighbourhood_density(p: Array) -> float:
     return float(entropies(softmax(similarity, 1 / _TEMPERATURE)).mean())
 
 
-def _weighted_accuracy(total: Accumulator) -> Array:
-    return np.asarray(total["right"] / np.maximum(total["omega"], 1e-300)[:, None])
-
-
 def _deep_embedded(total: Accumulator) -> Array:
     """Return −(mean(ωℓ) + η (mean(ω) − 1)) with η = −cov(ωℓ, ω)/var(ω)."""
-    n = np.maximum(total["rows"], 1)
-    risk, omega, square = total["loss"] / n[:, None], total["omega"] / n, total["omega2"] / n
-    covariance = total["square"] / n[:, None] - risk * omega[:, None]
-    eta = -covariance / np.maximum(square - omega**2, 1e-300)[:, None]
-    return np.asarray(-(risk + eta * (omega[:, None] - 1)))
+    n = np.maximum(total["rows"], 1)[..., None]
+    risk, omega, square = total["loss"] / n, total["omega"][..., None] / n, total["omega2"][..., None] / n
+    eta = -(total["square"] / n - risk * omega) / np.maximum(square - omega**2, 1e-300)
+    return np.asarray(-(risk + eta * (omega - 1)))
 
 
 def _mutual_information(total: Accumulator) -> Array:
-    n = np.maximum(total["target"], 1e-300)
-    return np.asarray(entropies(total["soft"] / n) - total["soft_entropy"] / n)
+    n = np.maximum(total["target"], 1e-300)[..., None]
+    return np.asarray(entropies(total["soft"] / n[..., None]) - total["soft_entropy"] / n)
 
 
 _FORMULAS: dict[str, Callable[[Accumulator], Array]] = {
     "mutual-information": _mutual_information,
-    "importance-weighted": _weighted_accuracy,
+    "importance-weighted": lambda total: total["right"] / np.maximum(total["omega"], 1e-300)[..., None],
     "dev": _deep_embedded,
-    "entropy": lambda total: -total["entropy"] / np.maximum(total["target"], 1e-300),
+    "entropy": lambda total: -total["entropy"] / np.maximum(total["target"], 1e-300)[..., None],
 }
 assert {*_FORMULAS, "snd", "circular"} == set(OF_DOMAINS)

@@ -262,7 +262,7 @@ def _through(steps: Pipeline | None, given: Given) -> tuple[RowsLike, tuple[Swee
     names = [name for name, step in steps.steps if has_fit_parameter(step, "sample_domain")]
     params = {} if given.sample_domain is None else {f"{name}__sample_domain": given.sample_domain for name in names}
     with _noting() as started:
-        inner = steps.fit(given.X, given.y, **params).transform(given.X)
+        inner = steps.fit_transform(given.X, given.y, **params)
     return inner, tuple(started)
 
 

@@ -135,6 +135,8 @@ def principal_axes(moments: Moments, count: float | None) -> PrincipalAxes:
     total = float(np.trace(S))
     most = len(S) if count is None or count < 1 else int(count)
     values, vectors = positive_part(*top_eigen(S, most))
+    certain = values > 10 * len(S) * np.finfo(np.float64).eps * float(mean @ mean)  # S is a difference
+    values, vectors = values[certain], vectors[:, certain]
     if count is not None and count < 1:
         kept = int(np.searchsorted(np.cumsum(values), count * total)) + 1
         values, vectors = values[:kept], vectors[:, :kept]

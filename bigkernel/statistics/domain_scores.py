@@ -37,7 +37,7 @@ def entropies(p: Array) -> Array:
 
 def target_sums(values: Array, weight: Array, slopes: Array | None) -> Accumulator:
     """Return the sums of `DomainScores` over rows of the target, from values (r, k, c)."""
-    sums: Accumulator = {"entropy": weight @ entropies(probabilities(values))}
+    sums: Accumulator = {"entropy": weight @ entropies(probabilities(values)), "target": weight.sum()}
     if slopes is not None:
         Q = softmax(values, slopes[:, None])
         sums |= {"soft": np.einsum("r,rkc->kc", weight, Q), "soft_entropy": weight @ entropies(Q)}
@@ -48,12 +48,8 @@ def source_sums(values: Array, truth: Array, weight: Array, omega: Array) -> Acc
     """Return the sums of `DomainScores` of models over rows of the source, with their classes and w(x)."""
     weighted, loss = weight * omega, log_losses(values, truth)
     right = values.argmax(axis=2) == truth[:, None]
-    return {"right": weighted @ right, "loss": weighted @ loss, "square": (weighted * omega) @ loss}
-
-
-def ratio_sums(weight: Array, omega: Array) -> Accumulator:
-    """Return the sums of `DomainScores` of w(x) itself."""
-    return {"omega": weight @ omega, "omega2": weight @ omega**2, "rows": weight.sum()}
+    sums = {"right": weighted @ right, "loss": weighted @ loss, "square": (weighted * omega) @ loss}
+    return sums | {"omega": weighted.sum(), "omega2": weighted @ omega, "rows": weight.sum()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +92,10 @@ class PredictedTargets(FoldModels, Sums):
 class DomainScores(FoldModels, Sums):
     """Entropies on the target, and weighted losses on held-out rows of the source, of every candidate.
 
-    Accumulates over the target `entropy` (K, F, k), Σ −p log p, and its rows, `target`; with slopes β also `soft`
-    (K, F, k, c), ΣQ for Q = softmax(βf), and `soft_entropy` (K, F, k), Σ −Q log Q. With a ratio w, it sums over the
-    test rows of each fold with ω = max(0, w(x)): `right` Σ ω of right predictions, `loss` Σ ωℓ and `square` Σ ω²ℓ
-    (K, F, k), where ℓ = −log p of the true class, `omega` and `omega2` Σ ω and Σ ω² (F,), and `rows` (F,). Rows are
-    weighted.
+    Accumulates over the target `entropy` (K, F, k), Σ −p log p, and its rows, `target` (K, F); with slopes β also
+    `soft` (K, F, k, c), ΣQ for Q = softmax(βf), and `soft_entropy` (K, F, k), Σ −Q log Q. With a ratio w, it sums over
+    the test rows of each fold with ω = max(0, w(x)): `right` Σ ω of right predictions, `loss` Σ ωℓ and `square` Σ ω²ℓ
+    (K, F, k), where ℓ = −log p of the true class, and `omega` Σ ω, `omega2` Σ ω² and `rows` (K, F). Rows are weighted.
     """
 
     domains: Array | None = None  # of the target
@@ -112,10 +107,11 @@ class DomainScores(FoldModels, Sums):
         return int(self.weights.shape[3]) // self.targets.width
 
     def zero(self) -> Accumulator:
-        each, folds = (*self.weights.shape[:2], self.candidates), (self.weights.shape[1],)
-        of_target = {"entropy": each, "soft": (*each, self.targets.width), "soft_entropy": each, "target": ()}
-        of_source = {"right": each, "loss": each, "square": each, "omega": folds, "omega2": folds, "rows": folds}
-        return {name: np.zeros(of) for name, of in (of_target | of_source).items()}
+        fold, k = self.weights.shape[:2], self.candidates
+        of_candidate = dict.fromkeys(("entropy", "soft_entropy", "right", "loss", "square"), (*fold, k))
+        of_fold = dict.fromkeys(("target", "omega", "omega2", "rows"), fold)
+        shapes = {**of_candidate, **of_fold, "soft": (*fold, k, self.targets.width)}
+        return {name: np.zeros(shape) for name, shape in shapes.items()}
 
     def footprint(self, block_rows: int) -> Footprint:
         count, folds, p, wide = self.weights.shape
@@ -124,7 +120,7 @@ class DomainScores(FoldModels, Sums):
             block_rows,
             flops=2.0 * folds * count * p * wide,
             row_bytes=wide * (48 + self.features.dtype.itemsize),
-            partial_bytes=8 * (count * folds * (5 * self.candidates + wide) + 3 * folds + 1),
+            partial_bytes=8 * count * folds * (5 * self.candidates + wide + 4),
             work_bytes=2 * self.weights.nbytes,
         )
         if self.ratio is None:
@@ -136,21 +132,16 @@ class DomainScores(FoldModels, Sums):
         shape = self.candidates, self.targets.width
         target = np.flatnonzero(target_rows(self.targets.labelled_in(chunk), chunk.domain, self.domains))
         omega = None if self.ratio is None else np.maximum(self.ratio.values(chunk)[:, 0], 0)
-        total["target"] += weights_of(chunk, target).sum()
         for fold, ids in enumerate(self.test_rows(chunk)):
             for block, kernel, values in self.values_of(chunk, fold, target):
                 slopes = None if self.slopes is None else self.slopes[kernel, fold]
                 sums = target_sums(values.reshape(-1, *shape), weights_of(chunk, block), slopes)
-                _add(total, sums, kernel, fold)
+                for name, one in sums.items():
+                    total[name][kernel, fold] += one
             if omega is None:
                 continue
-            _add(total, ratio_sums(weights_of(chunk, ids), omega[ids]), fold)
             for block, kernel, values in self.values_of(chunk, fold, ids):
                 truth = self.targets.one_hot(chunk, block).argmax(axis=1)
                 sums = source_sums(values.reshape(-1, *shape), truth, weights_of(chunk, block), omega[block])
-                _add(total, sums, kernel, fold)
-
-
-def _add(total: Accumulator, sums: Accumulator, *place: int) -> None:
-    for name, values in sums.items():
-        total[name][place] += values
+                for name, one in sums.items():
+                    total[name][kernel, fold] += one

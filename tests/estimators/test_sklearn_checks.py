@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from sklearn.base import TransformerMixin
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.validation import _num_samples
 
 import bigkernel
 from bigkernel.engine.rows import as_rows
@@ -89,7 +91,26 @@ class JDAOnItself(OnItself, bigkernel.JDA):
     pass
 
 
+class HalfEach:
+    """Every other row is of the source, also where rows are transformed again."""
+
+    def fit(self, X, y=None):
+        return super().fit(X, sample_domain=np.arange(_num_samples(X)) % 2 * 2 - 1)
+
+    fit_transform = TransformerMixin.fit_transform
+
+
+class CORALOfHalves(HalfEach, bigkernel.CORAL):
+    pass
+
+
+class SubspaceAlignmentOfHalves(HalfEach, bigkernel.SubspaceAlignment):
+    pass
+
+
 ADAPTED = [
+    CORALOfHalves(),
+    SubspaceAlignmentOfHalves(),
     ARTLClassifierOnItself(n_landmarks=12, n_rounds=1, probability=True, random_state=0),
     JDAOnItself(n_rounds=1),
 ]

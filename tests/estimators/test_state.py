@@ -56,6 +56,8 @@ FITS = {
     "pose": (bigkernel.MomentNormalizer(image_shape=(2, 2)), ()),
     "strokes": (bigkernel.OrientationFeatures(), ()),
     "projector": (bigkernel.Projector(2), ()),
+    "correlations": (bigkernel.CORAL(), (PARTLY,)),
+    "subspaces": (bigkernel.SubspaceAlignment(2), (PARTLY,)),
     "side by side": (bigkernel.RowUnion([("z", bigkernel.Standardizer()), ("norm", bigkernel.UnitNormalizer())]), ()),
     "patches": (bigkernel.ConvolutionalNystroem(patch_size=2, n_landmarks=3, random_state=0), ()),
     "labelled rows": (bigkernel.LabelledRowsClassifier(bigkernel.KernelRidgeClassifier()), (PARTLY,)),

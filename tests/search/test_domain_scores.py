@@ -156,17 +156,15 @@ def test_searches_of_scikit_learn_pass_the_domains_to_scorers():
 
 
 def test_a_scorer_refuses_circular_validation_and_rows_that_it_cannot_judge():
-    with pytest.raises(ConfigError, match=r'use SweepSearchCV\(scoring="circular"\)'):
+    with pytest.raises(ConfigError, match=r"expected one of .*'circular'; use SweepSearchCV\(scoring=\"circular\"\)"):
         bk.DomainScorer("circular")
-    with pytest.raises(ConfigError, match=r"expected one of mutual-information.*found 'accuracy'"):
-        bk.DomainScorer("accuracy")
     model = LogisticRegression()
-    with pytest.raises(ConfigError, match="fit LabelledRowsClassifier"):
+    with pytest.raises(DataError, match="fit LabelledRowsClassifier"):
         bk.DomainScorer("entropy")(model.fit(X, Y), X, Y)
     model.fit(X[:N], Y[:N] > 0)
     with pytest.raises(DataError, match="found 440 and 0"):
         bk.DomainScorer("entropy")(model, X, TRUTH, DOMAIN)
-    with pytest.raises(DataError, match=r"expected labels among the classes \[False, True\], found \[2\]"):
+    with pytest.raises(DataError, match=r"found \[0, 1, 2\] after a fit to \[False, True\]"):
         bk.DomainScorer("dev")(model, X, Y, DOMAIN)
 
 
