@@ -226,10 +226,7 @@ def _slopes(values: Array, weight: Array) -> Array:
 
 
 def neighbourhood_density(p: Array) -> float:
-    """Return the mean entropy of the softmax of similarities of each row of p (r, c) with the others.
-
-    Rows have length one; similarities are divided by 0.05.
-    """
+    """Return the mean entropy of the softmax of 20 times the cosines of each row of p (r, c) with the others."""
     unit = p / np.linalg.norm(p, axis=1, keepdims=True)
     similarity = unit @ unit.T
     np.fill_diagonal(similarity, -np.inf)
