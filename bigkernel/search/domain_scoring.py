@@ -135,6 +135,7 @@ class Domains:
         return out.reshape(K, F, count, -1, c), self.sample.weight[ids]
 
 
+@dataclass(eq=False)
 class DomainScorer:
     """Score a classifier on a target without labels in searches of scikit-learn, as `SweepSearchCV(scoring=name)` does.
 
@@ -148,11 +149,12 @@ class DomainScorer:
     name : "mutual-information", "entropy", "snd", "importance-weighted" or "dev"
     """
 
-    def __init__(self, name: str) -> None:
-        if name not in (known := [*_FORMULAS, "snd"]):
-            advice = '; use SweepSearchCV(scoring="circular")' if name == "circular" else ""
-            raise ConfigError(f"name: expected one of {', '.join(known)}, found {name!r}{advice}")
-        self.name = name
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.name not in (known := [*_FORMULAS, "snd"]):
+            advice = '; use SweepSearchCV(scoring="circular")' if self.name == "circular" else ""
+            raise ConfigError(f"name: expected one of {', '.join(known)}, found {self.name!r}{advice}")
         self._request = MetadataRequest(owner=type(self).__name__)
         self.set_score_request(sample_domain=True)
 
