@@ -30,7 +30,9 @@ from bigkernel.streaming.row_maps import LinearMap, Standardize
 if TYPE_CHECKING:
     from sklearn.utils import Tags
 
-_FITTED, _HELD_OUT = 0.5, 0.3  # shares of the sample; the rest judges whether the kernel is better for it
+_JUDGING = 0.2  # share of the sample that judges the outcome
+_FITTED = 0.6  # share of the rest that is fitted; of fewer rows than the next, each of some folds is held out once
+_MANY_ROWS, _FOLDS = 5000, 5
 _FEWEST_ROWS = 10
 _ROUNDS, _EVALUATIONS = 5, 40
 _WHAT = "learn a metric"
@@ -41,8 +43,8 @@ class LearnedMetric(RowTransformer):
     """Learn scales of the features, or directions, under which a kernel predicts the targets best.
 
     x becomes xP, and a kernel of width 1 on the mapped rows is the learned kernel: features that do not matter shrink,
-    those that matter more spread. Learnt on a sample of rows in memory; the plain kernel is a candidate, and is kept
-    where the learned one is not better on rows that took no part. Standardize features of different units first.
+    those that matter more spread. Learnt on a sample of rows in memory. Where it is not better by more than a standard
+    error, on rows that took no part, the plain kernel is kept. Standardize features of different units first.
 
     Parameters
     ----------
@@ -58,7 +60,8 @@ class LearnedMetric(RowTransformer):
     n_landmarks : int
         m of the fits; each evaluation costs about n_samples·m·(m + 4d) operations.
     n_samples : int
-        Number of labelled rows that are drawn: half are fitted, three tenths held out, a fifth judge the outcome.
+        Number of labelled rows that are drawn. A fifth judges the outcome. Of the rest, two fifths are held out, or
+        each of five folds if there are fewer than 5,000.
     max_iter : int or None
         Most evaluations of the gradient (None: 40), or rounds of "products" alone (None: 5).
     random_state : int, RandomState or None
@@ -75,7 +78,7 @@ class LearnedMetric(RowTransformer):
         each evaluation or round
     n_iter_ : k − 1
     gain_, gain_error_ : by how much the error of judging rows is below that of the plain kernel, and the standard error
-        of this difference; 0 where the plain kernel is kept
+        of this difference; if it is larger, the plain kernel is kept
 
     References
     ----------
@@ -127,20 +130,18 @@ class LearnedMetric(RowTransformer):
         rng = check_random_state(self.random_state)
         with job(_WHAT), ThreadPoolExecutor(processors()) as pool, one_thread():
             sample, self.centre_ = self._sample(X, y, rng)
-            loss, judged = _split(sample, kernel, self.n_landmarks, pool.map)
-            plain = plain_metric(loss)
-            learned, self.rounds_ = self._learn(loss, plain, rng)
+            losses, judge = _folds_of(sample, kernel, self.n_landmarks, pool.map)
+            plain = plain_metric(losses)
+            learned, self.rounds_ = self._learn(losses, plain, rng)
             self.n_iter_ = len(self.rounds_) - 1
-            gains = judged.errors(plain) - judged.errors(learned)
-        kept = plain if gains.mean() < 0 else learned
-        self.gain_, self.gain_error_ = (
-            (0.0, 0.0) if kept is plain else (float(gains.mean()), float(gains.std() / len(gains) ** 0.5))
-        )
+            gains = judge.errors(plain) - judge.errors(learned)
+        self.gain_, self.gain_error_ = float(gains.mean()), float(gains.std() / len(gains) ** 0.5)
+        kept = learned if self.gain_ > self.gain_error_ else plain
         self.kernel_, self.penalty_, self.weights_ = kernel, kept.penalty, kept.weights
         emit(Note(f"learned metric: error of held-out rows {plain.error:.3g} → {kept.error:.3g} of the variance"))
         return self
 
-    def _learn(self, loss: HeldOutLoss, plain: Metric, rng: np.random.RandomState) -> tuple[Metric, Array]:
+    def _learn(self, losses: list[HeldOutLoss], plain: Metric, rng: np.random.RandomState) -> tuple[Metric, Array]:
         rounds = {"both": _ROUNDS, "products": self.max_iter or _ROUNDS}.get(self.method, 0)
         evaluations = 0 if self.method == "products" else self.max_iter or _EVALUATIONS
         errors, most = [plain.error], rounds + evaluations
@@ -151,9 +152,9 @@ class LearnedMetric(RowTransformer):
 
         emit(Step(_WHAT, 0, most))
         diagonal = self.diagonal or self.method == "both"
-        learned = learn_products(loss, plain, rounds, rng, diagonal=diagonal, note=note)
+        learned = learn_products(losses, plain, rounds, rng, diagonal=diagonal, note=note)
         if evaluations:
-            learned = learn_scales(loss, learned, evaluations, note)
+            learned = learn_scales(losses, learned, evaluations, note)
         emit(Step(_WHAT, most, most))
         return learned, np.array(errors)
 
@@ -203,15 +204,27 @@ class LearnedMetric(RowTransformer):
         return tags
 
 
-def _split(sample: Sample, kernel: Gaussian | Matern, n_landmarks: int, run: Run) -> tuple[HeldOutLoss, HeldOutLoss]:
-    """Return the loss to minimise, and that of the judging rows; landmarks are fitted rows."""
-    n = len(sample.x)
-    first, second = int(n * _FITTED), int(n * (_FITTED + _HELD_OUT))
-    fitted, held_out, judging = (
-        Sample(*(part[a:b] for part in sample)) for a, b in ((0, first), (first, second), (second, n))
-    )
-    landmarks = fitted.x[: min(n_landmarks, -(-first // 2))]
-    return (HeldOutLoss(kernel, fitted, held_out, landmarks, run), HeldOutLoss(kernel, fitted, judging, landmarks, run))
+def _folds_of(
+    sample: Sample, kernel: Gaussian | Matern, n_landmarks: int, run: Run
+) -> tuple[list[HeldOutLoss], HeldOutLoss]:
+    """Return the losses to minimise, one a fold, and that of the judging rows; landmarks are among the fitted rows."""
+    learning, judging = _cut(sample, np.arange(len(sample.x)) < len(sample.x) * (1 - _JUDGING))
+    n, folds = len(learning.x), _FOLDS if len(learning.x) < _MANY_ROWS else 1
+    place = np.arange(n)
+    if folds == 1:
+        parts = [_cut(learning, place < n * _FITTED)]
+    else:
+        parts = [_cut(learning, place % folds != fold) for fold in range(folds)]
+
+    def loss(fitted: Sample, held_out: Sample) -> HeldOutLoss:
+        return HeldOutLoss(kernel, fitted, held_out, learning.x[: min(n_landmarks, -(-n // 2))], run)
+
+    return [loss(*part) for part in parts], loss(learning, judging)
+
+
+def _cut(sample: Sample, inside: Array) -> tuple[Sample, Sample]:
+    """Return the rows inside, and those outside."""
+    return Sample(sample.x[inside], sample.y[inside]), Sample(sample.x[~inside], sample.y[~inside])
 
 
 def _read_targets(rows: Rows, y: ColumnLike) -> tuple[Array, Array | None, Array]:

@@ -362,7 +362,15 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
     if kind == "sklearn.compose.ColumnTransformer":
         _set_columns(step, d, named)
     elif kind in _LISTS:
-        setattr(step, _LISTS[kind][0], [one for _, one in named])
+        held = [one for _, one in named]
+        setattr(step, _LISTS[kind][0], held)
+        require(bool(held) and all(one.n_features_in_ == d for one in held), f"{kind}: expected steps of {d} features")
+        if "tree_" in _ATTRIBUTES[kind]:
+            tree, nodes = fitted.get("tree_"), len(held) - 1
+            require(isinstance(tree, Tree), f"{kind}: expected a tree, found {tree!r:.60}")
+            assert isinstance(tree, Tree)
+            sides = {"lower": (tree.lower, (nodes,)), "upper": (tree.upper, (nodes,))}
+            _require_shapes(kind, {"directions": (tree.directions, (nodes, d)), **sides})
     else:
         require({label for label, _ in named} <= {*_INNER}, f"{kind}: unknown steps")
         vars(step).update(named)

@@ -31,7 +31,7 @@ T = TypeVar("T")
 Radial = Gaussian | Matern
 _TILE = 2048
 _WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the median distance of landmarks
-_PENALTIES = tuple(np.geomspace(1e-7, 1e-1, 7))  # α, as a share of the rows
+PENALTIES = tuple(np.geomspace(1e-7, 1e-1, 7))  # α, as a share of the rows
 _RANGE = (1e-10, 10.0)  # of α
 _PRECISION = 1e-6  # relative decrease of the error below which the descent ends
 _KEPT_TRACE = 0.999
@@ -93,21 +93,16 @@ class HeldOutLoss:
         fitted, held_out = (one._replace(x=metric.apply(one.x)) for one in (self.fitted, self.held_out))
         return replace(self, fitted=fitted, held_out=held_out, landmarks=metric.apply(self.landmarks))
 
-    def search(self, widths: Sequence[float], penalties: Sequence[float] = _PENALTIES) -> tuple[float, float, float]:
-        """Return the width and penalty of the least error, and the error."""
-        found = []
-        for width in widths:
+    def widths_and_penalties(self, widths: Sequence[float]) -> Array:
+        """Return the errors for each width and each of `PENALTIES`; NaN where a system is singular."""
+        errors = np.empty((len(widths), len(PENALTIES)))
+        for line, width in zip(errors, widths, strict=True):
             inner = self.mapped(Metric(np.full(self.landmarks.shape[1], 1 / width), 0.0, 0.0))
             sums, held_out = inner._sums(inner._block(inner.fitted.x)), inner._block(inner.held_out.x)
-            for penalty in penalties:
-                w = _solved(sums.system(penalty), sums.right)
-                error = float(((held_out.k @ w.astype(held_out.k.dtype) - inner.held_out.y) ** 2).sum(axis=1).mean())
-                if np.isfinite(error):
-                    found.append((error, width, penalty))
-        if not found:
-            raise DataError("LearnedMetric: the errors of held-out rows are not finite; scale the rows")
-        error, width, penalty = min(found)
-        return width, penalty, error
+            for place, penalty in enumerate(PENALTIES):
+                w = _solved(sums.system(penalty), sums.right).astype(held_out.k.dtype)
+                line[place] = ((held_out.k @ w - inner.held_out.y) ** 2).sum(axis=1).mean()
+        return errors
 
     def with_gradient(self, scales: Array, penalty: float) -> tuple[float, Array, float]:
         """Return the error for scales (d,) and a penalty, and its slopes along their logarithms."""
@@ -227,18 +222,22 @@ def _gradients(block: _Block, tile: Index, coefficients: Array, z: Array) -> Arr
     return np.asarray(weights.sum(axis=1)[:, None] * block.x[tile] - weights @ z)
 
 
-def plain_metric(loss: HeldOutLoss) -> Metric:
-    """Choose the width and penalty of the kernel on the rows as they are."""
-    z = loss.landmarks.astype(np.float64)
+def plain_metric(losses: Sequence[HeldOutLoss]) -> Metric:
+    """Choose the width and penalty of the kernel on the rows as they are, by the mean error of all folds."""
+    z = losses[0].landmarks.astype(np.float64)
     squares = np.einsum("ij,ij->i", z, z)
     distances = np.sqrt(np.maximum(squares[:, None] + squares - 2 * z @ z.T, 0))[np.triu_indices(len(z), 1)]
     median = float(np.median(distances)) if len(distances) else 0.0
-    width, penalty, error = loss.search([factor * (median or 1.0) for factor in _WIDTHS])
-    return Metric(np.full(z.shape[1], 1 / width), penalty, error)
+    widths = [factor * (median or 1.0) for factor in _WIDTHS]
+    errors = np.mean([loss.widths_and_penalties(widths) for loss in losses], axis=0)
+    if np.isnan(errors).all():
+        raise DataError("LearnedMetric: the errors of held-out rows are not finite; scale the rows")
+    width, penalty = np.unravel_index(np.nanargmin(errors), errors.shape)
+    return Metric(np.full(z.shape[1], 1 / widths[width]), float(PENALTIES[penalty]), float(errors[width, penalty]))
 
 
 def learn_scales(
-    loss: HeldOutLoss, start: Metric, max_iter: int, note: Callable[[float], None] = lambda error: None
+    losses: Sequence[HeldOutLoss], start: Metric, max_iter: int, note: Callable[[float], None] = lambda error: None
 ) -> Metric:
     """Improve the scales of a diagonal metric by gradient descent, in at most `max_iter` evaluations of the loss."""
     best, left = start, max_iter
@@ -250,13 +249,15 @@ def learn_scales(
         left -= 1
         scales, penalty = np.exp(logs[:-1]), float(np.exp(logs[-1]))
         try:
-            error, slopes, along_penalty = loss.with_gradient(scales, penalty)
+            folds = [loss.with_gradient(scales, penalty) for loss in losses]
         except linalg.LinAlgError:  # a step too far
             return np.finfo(np.float64).max, np.zeros_like(logs)
+        error = float(np.mean([fold[0] for fold in folds]))
+        slopes = np.mean([np.append(*fold[1:]) for fold in folds], axis=0)
         if error < best.error:
             best = Metric(scales, penalty, error)
         note(best.error)
-        return error / start.error, np.append(slopes, along_penalty) / start.error
+        return error / start.error, slopes / start.error
 
     logs = np.log(np.append(start.weights, start.penalty))
     bounds = [(log - 12, log + 8) for log in logs[:-1]] + [tuple(np.log(_RANGE))]
@@ -267,7 +268,7 @@ def learn_scales(
 
 
 def learn_products(
-    loss: HeldOutLoss,
+    losses: Sequence[HeldOutLoss],
     start: Metric,
     rounds: int,
     rng: np.random.RandomState,
@@ -277,24 +278,24 @@ def learn_products(
 ) -> Metric:
     """Repeat: fit, and take the mean product of its gradients as the next metric; return the best round."""
     best = metric = start
-    (n, c), d = loss.fitted.y.shape, loss.landmarks.shape[1]
     for _ in range(rounds):
-        signs = np.where(rng.rand(n, c) < 0.5, -1, 1).astype(loss.fitted.x.dtype)  # the mean is that of all outputs
-        products = loss.mapped(metric).gradient_products(metric.penalty, signs)
+        products = np.mean([_products(loss.mapped(metric), metric.penalty, rng) for loss in losses], axis=0)
         P = np.diag(metric.weights) if metric.weights.ndim == 1 else metric.weights
         M = P @ products @ P.T
         if not (trace := float(np.trace(M))) > 0:
             break
-        metric = _with_width(loss, _root(M * (d / trace), diagonal=diagonal))
+        weights = _root(M * (len(M) / trace), diagonal=diagonal)
+        chosen = plain_metric([loss.mapped(Metric(weights, 0.0, 0.0)) for loss in losses])
+        metric = replace(chosen, weights=weights * chosen.weights[0])
         note(metric.error)
         best = min(best, metric, key=lambda one: one.error)
     return best
 
 
-def _with_width(loss: HeldOutLoss, weights: Array) -> Metric:
-    """Return the metric of some weights, with the width and penalty of the least error."""
-    chosen = plain_metric(loss.mapped(Metric(weights, 0.0, 0.0)))
-    return replace(chosen, weights=weights * chosen.weights[0])
+def _products(loss: HeldOutLoss, penalty: float, rng: np.random.RandomState) -> Array:
+    """Return products of gradients with a random sign for each output and row, whose mean is that of all outputs."""
+    signs = np.where(rng.rand(*loss.fitted.y.shape) < 0.5, -1, 1).astype(loss.fitted.x.dtype)
+    return loss.gradient_products(penalty, signs)
 
 
 def _root(M: Array, *, diagonal: bool) -> Array:

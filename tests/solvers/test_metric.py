@@ -79,11 +79,11 @@ def test_features_that_matter_are_found(diagonal, most, rng):
     x = rng.normal(size=(3000, 20)).astype(np.float32)
     y = (np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] + 0.1 * rng.normal(size=3000)).astype(np.float32)[:, None]
     loss = loss_of(Gaussian(1.0), x, y - y.mean(), 200)
-    plain = plain_metric(loss)
-    learned = learn_products(loss, plain, 5, np.random.RandomState(0), diagonal=diagonal)
+    plain = plain_metric([loss])
+    learned = learn_products([loss], plain, 5, np.random.RandomState(0), diagonal=diagonal)
     assert plain.error > 0.4
     assert learned.error < most
     if diagonal:
-        finer = learn_scales(loss, learned, 20)
+        finer = learn_scales([loss], learned, 20)
         assert finer.error < learned.error
         assert set(np.argsort(finer.weights)[-3:]) == {0, 1, 2}
