@@ -34,6 +34,7 @@ _JUDGING = 0.2  # share of the sample that judges the outcome
 _FITTED = 0.6  # share of the rest that is fitted; of fewer rows than the next, each of some folds is held out once
 _MANY_ROWS, _FOLDS = 5000, 5
 _FEWEST_ROWS = 10
+SAMPLE_BYTES = 2**29  # most bytes of a sample in float64
 _ROUNDS, _EVALUATIONS = 5, 40
 _WHAT = "learn a metric"
 _MOST_CLASSES = 20  # whole numbers of more values are numbers
@@ -60,8 +61,8 @@ class LearnedMetric(RowTransformer):
     n_landmarks : int
         m of the fits; each evaluation costs about n_samples·m·(m + 4d) operations.
     n_samples : int
-        Number of labelled rows that are drawn. A fifth judges the outcome. Of the rest, two fifths are held out, or
-        each of five folds if there are fewer than 5,000.
+        Number of labelled rows that are drawn, at most 512 MB. A fifth judges the outcome. Of the rest, two fifths are
+        held out, or each of five folds if there are fewer than 5,000.
     max_iter : int or None
         Most evaluations of the gradient (None: 40), or rounds of "products" alone (None: 5).
     random_state : int, RandomState or None
@@ -162,7 +163,7 @@ class LearnedMetric(RowTransformer):
         """Draw labelled rows in random order: centred, with targets of variance 1; also return their centre."""
         rows = input_rows(self, X, reset=True)
         values, classes, labelled = _read_targets(rows, y)
-        count = min(self.n_samples, int(labelled.sum()))
+        count = min(self.n_samples, int(labelled.sum()), max(_FEWEST_ROWS, SAMPLE_BYTES // (8 * rows.shape[1])))
         if count < _FEWEST_ROWS:
             raise DataError(f"{rows.name}: n_samples={count} rows have a label; expected at least {_FEWEST_ROWS}")
         ids = uniform(len(rows), count, rng, usable=lambda ids: labelled[ids] & rows.sound(ids))

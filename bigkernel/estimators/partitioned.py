@@ -38,7 +38,7 @@ from bigkernel.errors import DataError, RankDeficiencyWarning
 from bigkernel.estimators.base import available, lacking, set_parameters
 from bigkernel.estimators.inputs import input_rows, is_lazy, no_label, validate_input
 from bigkernel.estimators.labelled_rows import with_labels
-from bigkernel.estimators.learned_metric import LearnedMetric
+from bigkernel.estimators.learned_metric import SAMPLE_BYTES, LearnedMetric
 from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
 from bigkernel.events.job import Step, emit, job
 from bigkernel.kernels.blas import one_thread
@@ -169,7 +169,8 @@ class _Partitioned(MetaEstimatorMixin, BaseEstimator):
                     f"{rows.name}: n_samples={len(rows)}; expected at least two rows for each of {self.n_leaves} leaves"
                 )
             with one_thread():
-                ids = uniform(len(rows), min(self.n_samples, len(rows)), rng, usable=rows.sound)
+                count = min(self.n_samples, len(rows), max(2 * self.n_leaves, SAMPLE_BYTES // (8 * rows.shape[1])))
+                ids = uniform(len(rows), count, rng, usable=rows.sound)
                 self.tree_ = grow(rows.take(ids), self.n_leaves, self.overlap)
             self.leaves_: list[BaseEstimator] = []
             self.leaf_rows_ = np.zeros(self.n_leaves, np.int64)
