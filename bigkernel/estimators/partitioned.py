@@ -11,7 +11,9 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Integral, Real
@@ -33,6 +35,7 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
 from bigkernel.data.labels import named_labels
+from bigkernel.engine.process import processors
 from bigkernel.engine.rows import NumpySource, Rows, Source, as_rows
 from bigkernel.errors import DataError, RankDeficiencyWarning
 from bigkernel.estimators.base import available, lacking, set_parameters
@@ -163,25 +166,31 @@ class _Partitioned(MetaEstimatorMixin, BaseEstimator):
     def _fit(self, X: RowsLike, y: Array | None) -> Self:
         """Grow the tree on a sample, and fit a clone of the estimator to the rows of every leaf."""
         rng, rows = check_random_state(self.random_state), as_rows(X)
-        with job(f"fit {self.n_leaves} leaves"), tempfile.TemporaryDirectory(prefix="bigkernel-leaves-") as scratch:
-            if len(rows) < 2 * self.n_leaves:
-                raise DataError(
-                    f"{rows.name}: n_samples={len(rows)}; expected at least two rows for each of {self.n_leaves} leaves"
-                )
-            with one_thread():
-                count = min(self.n_samples, len(rows), max(2 * self.n_leaves, SAMPLE_BYTES // (8 * rows.shape[1])))
-                ids = uniform(len(rows), count, rng, usable=rows.sound)
-                self.tree_ = grow(rows.take(ids), self.n_leaves, self.overlap)
-            self.leaves_: list[BaseEstimator] = []
-            self.leaf_rows_ = np.zeros(self.n_leaves, np.int64)
+        if len(rows) < 2 * self.n_leaves:
+            raise DataError(
+                f"{rows.name}: n_samples={len(rows)}; expected at least two rows for each of {self.n_leaves} leaves"
+            )
+        # leaves are fitted side by side, each with one thread of BLAS
+        with job(f"fit {self.n_leaves} leaves"), one_thread(), ExitStack() as stack:
+            count = min(self.n_samples, len(rows), max(2 * self.n_leaves, SAMPLE_BYTES // (8 * rows.shape[1])))
+            ids = uniform(len(rows), count, rng, usable=rows.sound)
+            self.tree_ = grow(rows.take(ids), self.n_leaves, self.overlap)
             # a learned kernel may be flat: landmarks beyond its rank are no fault of the user
-            with _one_warning_each(self.n_leaves, (RankDeficiencyWarning,) if self.estimator is None else ()):
-                for leaf, (x, targets) in enumerate(_rows_by_leaf(X, rows, y, self.tree_, Path(scratch))):
-                    emit(Step("fit leaves", leaf, self.n_leaves))
-                    self.leaf_rows_[leaf] = rows_here = as_rows(x).shape[0]
-                    model = clone(self.estimator) if self.estimator is not None else self._default(rows_here)
-                    _set_random_states(model, rng)
-                    self.leaves_.append(self._fit_leaf(model, leaf, x, targets))
+            ignored = (RankDeficiencyWarning,) if self.estimator is None else ()
+            stack.enter_context(_one_warning_each(self.n_leaves, ignored))
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bigkernel-leaves-")))
+            pool = stack.enter_context(ThreadPoolExecutor(processors()))
+            fits: list[Future[BaseEstimator]] = []
+            self.leaf_rows_ = np.zeros(self.n_leaves, np.int64)
+            for leaf, (x, targets) in enumerate(_rows_by_leaf(X, rows, y, self.tree_, scratch)):
+                self.leaf_rows_[leaf] = rows_here = as_rows(x).shape[0]
+                model = clone(self.estimator) if self.estimator is not None else self._default(rows_here)
+                _set_random_states(model, rng)
+                fits.append(pool.submit(copy_context().run, self._fit_leaf, model, leaf, x, targets))
+                if (ahead := leaf - processors()) >= 0:  # no more rows of leaves in memory than are fitted
+                    fits[ahead].result()
+                    emit(Step("fit leaves", ahead + 1, self.n_leaves))
+            self.leaves_ = [fit.result() for fit in fits]
             emit(Step("fit leaves", self.n_leaves, self.n_leaves))
         return self
 
