@@ -14,7 +14,6 @@ from .estimators import JDA as JDA
 from .estimators import SSSL as SSSL
 from .estimators import XNV as XNV
 from .estimators import ARTLClassifier as ARTLClassifier
-from .estimators import ConvolutionalNystroem as ConvolutionalNystroem
 from .estimators import ImportanceWeights as ImportanceWeights
 from .estimators import KernelLogisticClassifier as KernelLogisticClassifier
 from .estimators import KernelRidge as KernelRidge

@@ -33,7 +33,7 @@ THIRD_PARTY = {
     "events": "distributed numpy",
     "monitor": "distributed prometheus_client rich tornado",
     "engine": "dask distributed numpy psutil scipy threadpoolctl zarr",
-    "images": "numpy scipy",
+    "images": "numpy",
 }
 # packages without files, clocks and global random state
 NUMERICS = ("streaming", "kernels", "statistics", "solvers")

@@ -89,7 +89,7 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
             given[name] = options[option]
     estimator.set_params(**given)
     require_valid(estimator, f"--method {method}")
-    before = steps(options["transforms"], corpus, options["seed"])
+    before = steps(options["transforms"], corpus)
     return Pipeline([*before, ("model", estimator)]) if before else estimator
 
 

@@ -111,7 +111,7 @@ transform_option: Decorator = click.option(
     metavar="NAME",
     help="Row transform, stored in the model; repeat for several, in order. standardize: columns of variance 1, for "
     "tables; unit-norm; scale: divide by the scale of the corpus; project: principal components. Of images: moments, "
-    "orientations, conv. With parameters: conv:patch-size=5,sigma=0.5.",
+    "orientations. With parameters: project:n-components=300,whiten=yes.",
 )
 bad_rows_option: Decorator = click.option(
     "--on-bad-rows",

@@ -1,6 +1,6 @@
 """The option --transform: a row transform by its name, with parameters.
 
-    unit-norm    conv:patch-size=5,n-landmarks=64    conv:n-landmarks=32/128
+    unit-norm    project:n-components=300    moments:spread=0.25,aspect=0.3
 
 Its value is parsed here without any library; `steps` makes estimators.
 """
@@ -25,7 +25,6 @@ TRANSFORMS = {
     "project": "Projector",
     "moments": "MomentNormalizer",
     "orientations": "OrientationFeatures",
-    "conv": "ConvolutionalNystroem",
 }
 
 
@@ -45,8 +44,8 @@ class Transform(click.ParamType):
 def read(text: str) -> tuple[str, dict[str, Any]]:
     """Return the name and the parameters in a text.
 
-    >>> read("conv:patch-size=5,sigma=0.5/0.6")
-    ('conv', {'patch_size': 5, 'sigma': (0.5, 0.6)})
+    >>> read("project:n-components=300,whiten=yes")
+    ('project', {'n_components': 300, 'whiten': True})
     """
     name, _, given = text.partition(":")
     if name not in TRANSFORMS:
@@ -58,8 +57,7 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
             raise ConfigError(f"{text!r}: expected NAME:KEY=VALUE,KEY=VALUE, found {setting!r}")
         if (key := key.replace("-", "_")) in parameters:
             raise ConfigError(f"{text!r}: expected every parameter once, found {setting!r} twice")
-        values = tuple(_value(one) for one in value.split("/"))
-        parameters[key] = values if len(values) > 1 else values[0]
+        parameters[key] = _value(value)
     return name, parameters
 
 
@@ -76,8 +74,8 @@ def _value(text: str) -> Any:
     return text
 
 
-def steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, Any]]:
-    """Return the transforms of the option as named steps of a Pipeline, not fitted; sampling uses `seed`."""
+def steps(texts: Sequence[str], corpus: Corpus) -> list[tuple[str, Any]]:
+    """Return the transforms of the option as named steps of a Pipeline, not fitted."""
     from bigkernel import estimators
     from bigkernel.estimators.checks import require_valid
 
@@ -86,8 +84,7 @@ def steps(texts: Sequence[str], corpus: Corpus, seed: int) -> list[tuple[str, An
         if name in named:
             raise ConfigError(f"--transform {name}: expected once, found twice")
         named[name] = made = getattr(estimators, TRANSFORMS[name])()
-        # determined by the corpus and --seed
-        known = {"image_shape": corpus.info.image_shape, "random_state": seed, "factor": 1 / corpus.info.scale}
+        known = {"image_shape": corpus.info.image_shape, "factor": 1 / corpus.info.scale}
         own = {key: value for key, value in known.items() if key in made.get_params()}
         try:
             made.set_params(**own | given)

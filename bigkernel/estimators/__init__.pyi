@@ -6,7 +6,6 @@ from .alignment import CORAL as CORAL
 from .alignment import SubspaceAlignment as SubspaceAlignment
 from .artl import ARTLClassifier as ARTLClassifier
 from .dica import DICA as DICA
-from .image_transforms import ConvolutionalNystroem as ConvolutionalNystroem
 from .image_transforms import MomentNormalizer as MomentNormalizer
 from .image_transforms import OrientationFeatures as OrientationFeatures
 from .importance import ImportanceWeights as ImportanceWeights

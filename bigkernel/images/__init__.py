@@ -1,4 +1,4 @@
-"""Row maps for images of digits: poses, strokes, features of patches."""
+"""Row maps for images of digits: poses and strokes."""
 
 import lazy_loader
 

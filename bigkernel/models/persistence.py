@@ -63,10 +63,6 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "RandomFourier": ("kernel_", "fourier_seed_", "fourier_origin_"),
     "MomentNormalizer": _IMAGE,
     "OrientationFeatures": _IMAGE,
-    "ConvolutionalNystroem": (
-        *(*_IMAGE, "image_channels_", "landmarks_", "whitening_"),
-        *("second_landmarks_", "second_whitening_"),
-    ),
     "RowUnion": (),
     "LearnedMetric": ("weights_", "centre_", "kernel_", "penalty_", "rounds_", "n_iter_", "gain_", "gain_error_"),
     "ResidualRegressor": (),

@@ -31,7 +31,7 @@ _MADE = (Sum, Product, Scaled, OnColumns)
 _FEATURES = (IdentityMap, LandmarkMap)
 _MAPS = (Scale, UnitNorm, Standardize, LinearMap, SideBySide, Projection)
 # imported on demand
-_IMAGE_MAPS = ("MomentNormalise", "Orientations", "PatchFeatures", "PatchLayer", "PatchGrid")
+_IMAGE_MAPS = ("MomentNormalise", "Orientations")
 _CLASSES: dict[str, type[Any]] = {kind.__name__: kind for kind in (Expansion, *_FEATURES, *_MAPS)}
 
 

@@ -104,7 +104,7 @@ def _view(job: Settings, material: Material, name: str, texts: Sequence[str], id
     """Fit the transforms, choose the settings and plan the fit, which may be refused."""
     train = material.train
     emit(Note(f"{name}: {', '.join(texts)}"))
-    maps = Pipeline(transform_steps(texts, train, job.seed)).fit(train)
+    maps = Pipeline(transform_steps(texts, train)).fit(train)
     rows = maps.transform(train)
     choice = choose(job, rows, rows_at(rows, ids), searched_rows, train.n_features)
     choice.model.set_params(solver=choice.model.plan_solver(rows)["solver"])  # one for all steps
@@ -184,7 +184,7 @@ def growing(first: int, last: int, count: int) -> list[int]:
 def widest(job: Settings, rows: Rows, corpus: Any, texts: Sequence[str]) -> Rows:
     """Return the rows at the largest width that the transforms can give, without fitting them."""
     mapped = rows
-    for _, step in transform_steps(texts, corpus, job.seed):
+    for _, step in transform_steps(texts, corpus):
         mapped = step.widest(mapped) if step.learns else clone(step).fit(mapped).transform(mapped)
     return mapped
 

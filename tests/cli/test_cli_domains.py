@@ -63,16 +63,15 @@ def images(run, here):
 
 
 def test_parameters_of_a_transform_reach_it(run, images):
-    options = ["--transform", "moments:aspect=0.2", "--transform", "conv:patch-size=3/2,n-landmarks=6/5,sigma=0.6"]
+    options = ["--transform", "moments:aspect=0.2", "--transform", "project:n-components=6,whiten=yes"]
     options += ["--landmarks", 9, "--seed", 4]
     planned = json.loads(run("plan", "c", *options, "--json").stdout)
     assert planned["flops"] > json.loads(run("plan", "c", "--landmarks", 9, "--json").stdout)["flops"]
     figures = json.loads(run("fit", "c", "m", *options, "--run", "work", "--json").stdout)
     model = load_model("m")
-    assert [name for name, _ in model.steps] == ["moments", "conv", "model"]
+    assert [name for name, _ in model.steps] == ["moments", "project", "model"]
     assert model[0].aspect == 0.2
-    assert (model[1].patch_size, model[1].n_landmarks, model[1].sigma) == ((3, 2), (6, 5), 0.6)
-    assert (model[1].random_state, model[1].second_landmarks_.shape) == (4, (5, 24))
+    assert (model[1].n_components, model[1].whiten) == (6, True)
     again = json.loads(run("fit", "c", "m", *options, "--run", "work", "--resume", "--overwrite", "--json").stdout)
     assert again["training_mse"] == figures["training_mse"]
 
@@ -82,12 +81,16 @@ REFUSED = {
     "gcv for xnv": (SETTING, ["--method", "xnv", "--alpha", "gcv"], "The 'alpha' parameter of XNV"),
     "intercept of artl": (SETTING, ["--method", "artl", "--intercept"], "not used by artl"),
     "artl without unlabelled rows": (DATA, ["--method", "artl", "--landmarks", 9], "all rows are labelled"),
-    "unknown parameter": (SETTING, ["--transform", "conv:side=5"], "Invalid parameter 'side' for estimator Conv"),
-    "invalid value": (SETTING, ["--transform", "conv:sigma=-1"], "--transform conv: The 'sigma' parameter"),
+    "unknown parameter": (SETTING, ["--transform", "moments:side=5"], "Invalid parameter 'side' for estimator Mom"),
+    "invalid value": (SETTING, ["--transform", "moments:aspect=-1"], "--transform moments: The 'aspect'"),
     "value of another type": (SETTING, ["--transform", "project:whiten=2"], "--transform project: The 'whiten'"),
-    "parameter twice": (2, ["--transform", "conv:sigma=1,sigma=2"], "every parameter once, found 'sigma=2' twice"),
+    "parameter twice": (2, ["--transform", "moments:aspect=1,aspect=0"], "once, found 'aspect=0' twice"),
     "unknown transform": (2, ["--transform", "convolve"], "'convolve' is not one of 'scale'"),
-    "parameter without value": (2, ["--transform", "conv:sigma"], "expected NAME:KEY=VALUE,KEY=VALUE, found 'sigma'"),
+    "parameter without value": (
+        2,
+        ["--transform", "scale:factor"],
+        "expected NAME:KEY=VALUE,KEY=VALUE, found 'factor'",
+    ),
     "strokes without images": (DATA, ["--transform", "orientations", "--landmarks", 9], "image_shape"),
 }
 

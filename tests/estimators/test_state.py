@@ -59,7 +59,6 @@ FITS = {
     "correlations": (bigkernel.CORAL(), (PARTLY,)),
     "subspaces": (bigkernel.SubspaceAlignment(2), (PARTLY,)),
     "side by side": (bigkernel.RowUnion([("z", bigkernel.Standardizer()), ("norm", bigkernel.UnitNormalizer())]), ()),
-    "patches": (bigkernel.ConvolutionalNystroem(patch_size=2, n_landmarks=3, random_state=0), ()),
     "labelled rows": (bigkernel.LabelledRowsClassifier(bigkernel.KernelRidgeClassifier()), (PARTLY,)),
     "search": (SEARCH, (Y,)),
 }

@@ -14,8 +14,6 @@ from reference_images import moment_normalised, orientation_features
 from traced import traced
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.images.checks import image_shape_of
-from bigkernel.images.patch_layers import PatchFeatures, PatchGrid, PatchLayer
 from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
 from bigkernel.streaming.chunk import map_costs
 
@@ -23,20 +21,8 @@ ROWS = 200
 SHAPES = [(16, 16), (8, 8), (5, 9), (1, 7), (3, 1)]
 
 
-def patches(height: int, width: int) -> PatchFeatures:
-    """Two layers of random landmarks, for images of one channel."""
-    rng, layers, image = np.random.default_rng(1), [], (height, width, 1)
-    for patch, apart, m in ((5, 2, 24), (2, 2, 7)):
-        grid = PatchGrid(*image, patch=patch, subsampling=apart, centred=not layers)
-        Z = rng.normal(size=(m, grid.width))
-        grid.normalise(Z)
-        layers.append(PatchLayer(grid, 0.5, Z, np.eye(m)))
-        image = (*grid.cells, m)
-    return PatchFeatures(tuple(layers))
-
-
-MAPS = [MomentNormalise, Orientations, partial(Orientations, cells=14), patches]
-every_map = pytest.mark.parametrize("kind", MAPS, ids=["moments", "orientations", "many cells", "patches"])
+MAPS = [MomentNormalise, Orientations, partial(Orientations, cells=14)]
+every_map = pytest.mark.parametrize("kind", MAPS, ids=["moments", "orientations", "many cells"])
 every_dtype = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
@@ -99,7 +85,6 @@ def test_the_size_of_a_strip_changes_no_bit(images, kind, monkeypatch):
     whole = kind(16, 16).apply(images.copy())
     for pixels in (1, 7 * 256, 10**7):
         monkeypatch.setattr("bigkernel.images.pose_and_strokes._STRIP_PIXELS", pixels)
-        monkeypatch.setattr("bigkernel.images.patch_layers._STRIP_BYTES", 400 * pixels)
         assert_array_equal(kind(16, 16).apply(images.copy()), whole)
 
 
@@ -120,7 +105,6 @@ def test_images_without_ink_stay_and_those_without_edges_give_zeros(dtype, value
     x = np.full((3, 64), value, dtype)
     assert_array_equal(MomentNormalise(8, 8).apply(x.copy()), x)
     assert_array_equal(Orientations(8, 8).apply(np.zeros((3, 64), dtype)), 0)
-    assert_array_equal(patches(8, 8).apply(np.zeros((3, 64), dtype)), 0)
 
 
 @every_map
@@ -160,9 +144,6 @@ def test_images_of_another_size_are_refused_by_name():
         Orientations(0, 8)
     with pytest.raises(ConfigError, match="cells: expected"):
         Orientations(8, 8, cells=0)
-    with pytest.raises(DataError, match=r"rows of 50 features are not square images; set image_shape"):
-        image_shape_of(None, None, 50)
-    assert image_shape_of(None, None, 784) == (28, 28, 1)
 
 
 @every_map

@@ -82,7 +82,6 @@ MODELS = {
     "correlations": (bk.CORAL(), SHIFTED),
     "subspaces": (bk.SubspaceAlignment(2), SHIFTED),
     "union": (bk.RowUnion([("z", bk.Standardizer()), ("chain", CHAIN)], transformer_weights={"chain": 0.5}), None),
-    "patches of images": (bk.ConvolutionalNystroem(patch_size=2, n_landmarks=3, random_state=0), None),
     "projection": (make_pipeline(bk.JDA(GAUSSIAN, 3, n_rounds=1, **SMALL), bk.XNVClassifier(n_landmarks=5)), SHIFTED),
 }
 PLAIN = {

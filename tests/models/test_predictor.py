@@ -33,7 +33,6 @@ KERNELS = [
     bk.OnColumns(bk.Laplacian(gamma=0.2), [0, 3]) * bk.OnColumns(bk.Linear() + WIDE, [1, 2, 4]),
     bk.Pairwise("cosine"),
 ]
-PATCHES = bk.ConvolutionalNystroem(patch_size=(2, 1), n_landmarks=(5, 4), subsampling=1)
 AXES = make_pipeline(bk.Standardizer(), bk.Projector(4, whiten=True))
 MODELS = {
     **{f"{kernel.name} {i}": (bk.KernelRidge(kernel, **SMALL), Y) for i, kernel in enumerate(KERNELS)},
@@ -47,9 +46,9 @@ MODELS = {
         Y[:, 1],
     ),
     "whitened": (make_pipeline("passthrough", bk.Nystroem(WIDE, n_components=9), bk.LinearRegression()), Y),
-    "learnt features": (
+    "union": (
         make_pipeline(
-            bk.RowUnion([("patches", PATCHES), ("axes", AXES)], transformer_weights={"axes": 0.5}),
+            bk.RowUnion([("strokes", bk.OrientationFeatures()), ("axes", AXES)], transformer_weights={"axes": 0.5}),
             bk.Projector(n_components=6),
             bk.KernelRidge(WIDE, **SMALL),
         ),
@@ -210,7 +209,7 @@ def test_a_file_beyond_the_memory_limit_is_refused(path):
 OF_EXPANSION = ("expansion", "fields")
 OF_MAP = (*OF_EXPANSION, "features", "fields")
 ROW_MAP = ("row_maps", 0, "fields")
-OF_GRID = (*ROW_MAP, "chains", 0, 0, "fields", "layers", 0, "fields", "grid", "fields")
+OF_STROKES = (*ROW_MAP, "chains", 0, 0, "fields")
 WIDTH = ("kernel", "params", "sigma")
 FORGED = {
     "duplicate labels": ("", (*OF_EXPANSION, "classes", "labels", ["a", "a", "b"]), "distinct labels"),
@@ -220,9 +219,9 @@ FORGED = {
     "unknown kind": ("", ("expansion", "is", "Chunk"), "unknown part"),
     "unresolved width": ("", (*OF_MAP, *WIDTH, "scale"), "expected numeric"),
     "number for a bool": ("", (*OF_EXPANSION, "logits", 1), "Predictor.logits: expected bool, found 1"),
-    "too few numbers": ("learnt features", (*ROW_MAP, "scales", [1.0]), "a number for each"),
-    "another image": ("learnt features", (*OF_GRID, "height", 4), "expected rows|each layer|patches"),
-    "fraction": ("learnt features", (*OF_GRID, "subsampling", 1.5), "PatchGrid.subsampling: expected int"),
+    "too few numbers": ("union", (*ROW_MAP, "scales", [1.0]), "a number for each"),
+    "another image": ("union", (*OF_STROKES, "height", 4), "expected rows of 4×3 = 12 pixels"),
+    "fraction": ("union", (*OF_STROKES, "cells", 1.5), "Orientations.cells: expected int"),
 }
 
 

@@ -284,7 +284,6 @@ ESTIMATORS = {
     "RowUnion": lambda case: bigkernel.RowUnion(
         [("unit", bigkernel.UnitNormalizer()), ("z", bigkernel.Standardizer())], transformer_weights={"z": case.alpha}
     ),
-    "ConvolutionalNystroem": lambda case: bigkernel.ConvolutionalNystroem(random_state=0),
 }
 PROBABLE = ("KernelRidgeClassifier of probabilities", "KernelLogisticClassifier")
 DOMAINED = ("ARTLClassifier", "JDA", "DICA")

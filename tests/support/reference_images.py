@@ -1,4 +1,4 @@
-"""Row maps of images one pixel at a time, in float64: an oracle of `pose_and_strokes` and `patch_layers`.
+"""Row maps of images one pixel at a time, in float64: an oracle of `pose_and_strokes`.
 
 Nothing here imports `bigkernel`. Images are (h, w); positions are (down, across) in pixels, 0 the middle of the first.
 The one thing taken from the implementation's word is that the coefficients of an affine map are multiples of 2⁻¹⁶.
@@ -103,33 +103,3 @@ def cell_weight(position, cell, side, cells=8, blur=1.0):
         return max(0.0, 1 - abs(pixel - centre) / (blur * max(side / cells, 1.0)))
 
     return fall(position) / sum(fall(pixel) for pixel in range(side))
-
-
-def patch_features(image, layers):
-    """Kernel features of patches in cells, one patch at a time; image (h, w, c) of layers of numbers by name.
-
-    A layer has `patch`, `apart` (places from cell to cell), `sigma`, Z (m, q), W = K_ZZ^(−½) (m, m) and `centred`.
-    """
-    image = image / np.abs(image).max() if image.any() else image
-    for layer in layers:
-        p, (h, w, c) = layer["patch"], image.shape
-        down, across = h - p + 1, w - p + 1
-        psi = np.zeros((down, across, len(layer["Z"])))
-        for i, j in np.ndindex(down, across):
-            x = image[i : i + p, j : j + p].reshape(p * p, c)
-            x = (x - x.mean(axis=0) if layer["centred"] else x).reshape(-1)
-            norm = math.sqrt(math.fsum(x * x))
-            if norm:
-                squares = ((x / norm - layer["Z"]) ** 2).sum(axis=1)
-                psi[i, j] = norm * layer["W"] @ np.exp(-squares / (2 * layer["sigma"] ** 2))
-        cells = [-(-places // layer["apart"]) for places in (down, across)]
-        pooled = np.zeros((*cells, len(layer["Z"])))
-        for a, b in np.ndindex(*cells):
-            weights = np.zeros((down, across))
-            for i, j in np.ndindex(down, across):
-                from_centre = ((i + 0.5) * cells[0] / down - a - 0.5, (j + 0.5) * cells[1] / across - b - 0.5)
-                weights[i, j] = math.exp(-(math.hypot(*from_centre) ** 2))
-            pooled[a, b] = np.tensordot(weights / weights.sum(), psi, 2)
-        image = pooled
-    length = math.sqrt(math.fsum(image.reshape(-1) ** 2))
-    return image.reshape(-1) / (length or 1.0)
