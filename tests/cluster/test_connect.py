@@ -246,6 +246,10 @@ def test_a_relative_directory_of_certificates_starts_at_the_file(write, tmp_path
         ("distributed:\n  worker: {}\n", "mapping under bigkernel"),
         ("a: &x 1\nb: *x\n", r"an alias \(\*name\)"),
         ("kind: local\nkind: ssh\n", "kind is given twice"),
+        *(
+            (f"bigkernel: {{cluster: {{}}, {key}: 3}}", rf"bigkernel\.'?{key}'?: expected only `cluster:` in a")
+            for key in ("preload", "segment-rows", "clusters")
+        ),
         ("a: !!python/name:os.system\n", "cannot be read as a YAML cluster file"),
         ("bigkernel: !!python/object/apply:os.mkdir [made]\n", "cannot be read as a YAML cluster file"),
         ("#" * 70_000, "more than 65536 characters"),

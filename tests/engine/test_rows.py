@@ -3,7 +3,6 @@
 import itertools
 import pickle
 import threading
-from pathlib import Path
 
 import dask
 import dask.array as da
@@ -16,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.errors import ChunkMissingError, DataError
+from bigkernel.errors import DataError
 from bigkernel.streaming.chunk import Workspace
 from bigkernel.streaming.row_maps import Scale, Standardize, UnitNorm
 
@@ -285,11 +284,3 @@ def test_a_window_knows_itself_again_and_not_another(build):
     assert rows.window(0, 20).x.fingerprint() == rows.window(0, 20).x.fingerprint()
     assert rows.window(0, 20).x.fingerprint() != rows.window(1, 21).x.fingerprint()
     assert rows.window(0, 20).x.fingerprint() != build("numpy", X=X + 1).window(0, 20).x.fingerprint()
-
-
-def test_a_chunk_lost_under_a_window_is_an_error(build):
-    rows = build("corpus")
-    lost = sorted(path for path in Path(rows.x.path, "x", "c").rglob("*") if path.is_file())[0]
-    lost.unlink()
-    with pytest.raises(ChunkMissingError):
-        rows.window(0, 20).read(0, 20)

@@ -26,7 +26,7 @@ from bigkernel.engine.process import blas_threads, processors
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import choose_executor, plan_sweep, sweep
 from bigkernel.engine.tasks import SweepTask
-from bigkernel.errors import ChunkCorruptError, ConfigError, DataError, ResumeMismatchError
+from bigkernel.errors import ConfigError, DataError, ResumeMismatchError
 from bigkernel.events.job import JobEnded, JobStarted, Merged, Pulse, SegmentDone, SweepEnded, observe
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import Gaussian
@@ -128,16 +128,6 @@ def test_rows_that_are_not_finite_and_labels_outside_the_classes_are_named(build
         sweep(build("dask", x=x), Sums(D), client=executor)
     with pytest.raises(DataError, match=r"y: row 57 has the label .*7.*, which is not one of the classes"):
         sweep(build(y=y), STATISTIC, client=executor)
-
-
-@pytest.mark.parametrize("key", ["x/c/3/0", "y/c/3"])
-def test_a_corrupt_chunk_is_named(build, executor, tmp_path, key):
-    rows, file = build(), tmp_path / "corpus" / key
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 0x10
-    file.write_bytes(content)
-    with pytest.raises(ChunkCorruptError, match=rf"{key[0]}: rows 75:100 .*cannot be decoded"):
-        sweep(rows, STATISTIC, client=executor)
 
 
 def test_no_rows_give_the_accumulator_of_no_rows(build, executor):

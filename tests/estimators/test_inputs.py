@@ -93,16 +93,6 @@ def test_another_number_of_features_is_refused_before_any_work(build, kind, tmp_
 
 
 @pytest.mark.parametrize("kind", ["dask rows", "corpus"])
-def test_rows_that_are_not_finite_are_refused(build, kind):
-    bad = X.copy()
-    bad[77, 1] = np.nan
-    rows, _, _ = build(kind, X=bad)
-    model = bk.KernelRidgeClassifier(bk.Gaussian(1.5), landmarks=Z).fit(X, LABELS)
-    with pytest.raises(DataError, match="NaN"):
-        model.predict(rows).compute()
-
-
-@pytest.mark.parametrize("kind", ["dask rows", "corpus"])
 def test_accuracy_of_lazy_rows_matches_scikit_learn(build, kind):
     model = bk.KernelRidgeClassifier(bk.Gaussian(1.5), landmarks=Z).fit(X, LABELS)
     expected = accuracy_score(LABELS, model.predict(X))

@@ -16,7 +16,6 @@ rng = np.random.default_rng(18)
 N, D, M = 160, 4, 12
 X = rng.normal(size=(N, D))
 Y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
-LABELS = (Y > 0).astype(np.int64) + (Y > 1)
 WEIGHT = rng.uniform(0.2, 2, N)
 BAD = np.array([3, 17, 57, 58, 59, 140])
 DIRTY = X.copy()
@@ -97,11 +96,13 @@ def test_masked_values_are_refused(form):
 
 
 @every_kind
-def test_skipped_rows_of_a_fit_are_refused_in_prediction(build, kind, tmp_path):
+def test_bad_rows_are_refused_in_prediction_even_where_a_fit_skips_them(build, kind, tmp_path):
     model = bk.KernelRidge(bk.Gaussian(1.5), landmarks=Z).fit(X, Y)
-    rows = build(kind, DIRTY).skip_bad_rows()
-    with pytest.raises(DataError, match="NaN or infinity"):
-        np.asarray(model.predict(rows))
+    plain = build(kind, DIRTY)
+    rows = plain.skip_bad_rows()
+    for given in (plain, rows):
+        with pytest.raises(DataError, match="NaN or infinity"):
+            np.asarray(model.predict(given))
     if kind != "dask":
         with pytest.raises(DataError, match="NaN or infinity"):
             model.predict_to(rows, tmp_path / "out")

@@ -106,15 +106,6 @@ def test_invalid_values_of_a_cluster_file_are_refused_before_a_process_starts(ke
     assert key.replace("-", " ") in message.replace("-", " ") or "cannot be read as a YAML" in message
 
 
-@pytest.mark.parametrize("line", ["preload: [os]", "segment-rows: 3", "clusters: {}"])
-def test_other_keys_than_cluster_are_refused(line, tmp_path):
-    path = tmp_path / "cluster.yaml"
-    path.write_text(LOCAL + f"  {line}\n")
-    message = rf"bigkernel\.'?{line.split(':')[0]}'?: expected only `cluster:` in a"
-    with pytest.raises(ConfigError, match=message), connect(path):
-        pass
-
-
 @pytest.mark.cluster
 def test_code_under_other_keys_of_a_cluster_file_is_not_loaded(touched, tmp_path, make_corpus):
     code = tmp_path / "code.py"

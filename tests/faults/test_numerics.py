@@ -43,9 +43,6 @@ def dense(kernel, landmarks, alpha, x=X, y=Y, new=NEW, fit_intercept=False):
     return kernel(new, landmarks) @ coef + intercept
 
 
-# ---------------------------------------------------------------- F19: features that do not vary
-
-
 @pytest.mark.parametrize("value", [0.0, -7.0, 1e6])
 @pytest.mark.parametrize("kernel", [Gaussian(1.3), Laplacian(gamma=0.4), Matern(1.5)], ids=lambda kernel: kernel.name)
 def test_a_constant_feature_changes_no_prediction(kernel, value):
@@ -69,9 +66,6 @@ def test_identical_rows_have_rank_one_and_predict_the_shrunk_mean(alpha, dtype):
     assert_allclose(model.predict(same[:2]), np.tile(Y.sum(axis=0) / (N + alpha), (2, 1)), rtol=1e-6)
 
 
-# ---------------------------------------------------------------- F20: landmarks that repeat
-
-
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("alpha", [0.0, 1e-3, 1.0])
 def test_repeated_landmarks_predict_as_the_pseudo_inverse(alpha, fit_intercept):
@@ -83,9 +77,6 @@ def test_repeated_landmarks_predict_as_the_pseudo_inverse(alpha, fit_intercept):
     assert diagnosed(model)["duplicate_landmarks"] == 100
     expected = dense(lambda a, b: reference.gaussian(a, b, 0.4), points, alpha, fit_intercept=fit_intercept)
     assert_allclose(model.predict(NEW), expected, atol=1e-8)
-
-
-# ---------------------------------------------------------------- F21: extreme shapes
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
@@ -131,9 +122,6 @@ def test_one_class_is_refused_by_name(make, form):
         make(**form).fit(X, np.full(N, 4))
 
 
-# ---------------------------------------------------------------- F23: rows far from zero
-
-
 @pytest.mark.parametrize("offset", [1e5, -1e7])
 def test_rows_far_from_zero_are_fitted_like_rows_near_it(offset):
     steps = np.round(X * 64) / 64  # exact in float64 at this offset
@@ -143,9 +131,6 @@ def test_rows_far_from_zero_are_fitted_like_rows_near_it(offset):
     diagnosed(model)
 
 
-# ---------------------------------------------------------------- F24: tiny penalties
-
-
 @pytest.mark.parametrize("form", [{}, {"landmarks": X[:M]}], ids=["exact", "landmarks"])
 @pytest.mark.parametrize("alpha", [0.0, 1e-300])
 def test_tiny_penalties_fit_least_squares_with_small_residuals(alpha, form):
@@ -153,9 +138,6 @@ def test_tiny_penalties_fit_least_squares_with_small_residuals(alpha, form):
     diagnosed(model)
     K = reference.gaussian(X, form.get("landmarks", X), 0.5)
     assert_allclose(model.predict(X), K @ np.linalg.lstsq(K, Y, rcond=None)[0], atol=1e-6)
-
-
-# ---------------------------------------------------------------- F25: LAPACK's types of matrices
 
 
 SPECTRA = {
@@ -218,9 +200,6 @@ def test_ridge_has_small_residuals(name, dtype):
         assert max(diagnostics.ratios.values()) < LIMIT, (alpha, diagnostics.ratios)
         assert np.isfinite(w).all()
         assert 0 <= diagnostics.figures["effective_dof"] <= 60 * (1 + 1e-9)
-
-
-# ---------------------------------------------------------------- penalties below the accuracy of float32
 
 
 def near_copies(spread=0.02):

@@ -136,9 +136,6 @@ def test_another_kind_of_processor_is_a_warning(client, rows, monkeypatch):
     assert swept.total["rows"] == N
 
 
-# ---------------------------------------------------------------- F36
-
-
 def test_f36_a_fit_needs_no_temporary_directory(tmp_path, start):
     data = corpus(tmp_path / "corpus")
     code = f"""

@@ -172,9 +172,6 @@ def status(url):
         return None
 
 
-# F31 ------------------------------------------------------------------------------------------------------------------
-
-
 async def identity(address, security):
     async with rpc(address, timeout=60, connection_args=security.get_connection_args("client")) as scheduler:
         return await scheduler.identity()
@@ -302,9 +299,6 @@ def test_an_insecure_connection_is_tried_with_one_warning(write, caplog):
     assert "not encrypted (insecure: true)" in warned[0].getMessage()
 
 
-# F32, F33 -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.cluster
 @pytest.mark.parametrize("encrypted", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_local_cluster_listens_on_loopback_without_logs_keys_and_proxies(encrypted, write, tls, caplog):
@@ -372,11 +366,6 @@ def test_a_scheduler_started_by_hand_listens_on_loopback_without_logs_and_keys(s
         assert set(statuses(port)) <= {404, 200}
         assert {status(f"http://127.0.0.1:{port}{path}") for path in HIDDEN if path != "/metrics"} == {404}
 
-
-# F34 ------------------------------------------------------------------------------------------------------------------
-
-
-# F38 ------------------------------------------------------------------------------------------------------------------
 
 WITHOUT_BOKEH = """
 import sys, urllib.request

@@ -176,9 +176,6 @@ def test_chunks_of_finished_segments_are_checked_before_publishing(model, corpus
     assert partial_names(tmp_path) == []
 
 
-# ---------------------------------------------------------------- F39
-
-
 @pytest.mark.parametrize("index, shift", [(1, -1), (5, 1), (10, -1)])
 def test_a_segment_boundary_inside_a_chunk_is_refused(model, corpus, tmp_path, monkeypatch, index, shift):
     """F39: an inner boundary of the plan is shifted by one row, up and down."""
@@ -194,9 +191,6 @@ def test_a_segment_boundary_inside_a_chunk_is_refused(model, corpus, tmp_path, m
     with pytest.raises(DataError, match=r"expected 20 rows in chunk \d+, found (19|21)"):
         predict(model, corpus, tmp_path / "p")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
-
-
-# ---------------------------------------------------------------- F13
 
 
 def test_a_job_that_does_not_fit_on_the_disk_is_refused_before_it_starts(model, corpus, tmp_path, monkeypatch):

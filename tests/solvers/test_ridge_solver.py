@@ -7,10 +7,9 @@ import scipy.linalg
 from kernel_cases import quietly
 from numpy.testing import assert_allclose, assert_array_equal
 from peers import moments_of
-from sklearn.kernel_ridge import KernelRidge
 
 from bigkernel.errors import ConfigError, RankDeficiencyWarning
-from bigkernel.solvers.eigenfunctions import eigenfunctions_of_core, eigenfunctions_of_rows, solve_labelled
+from bigkernel.solvers.eigenfunctions import eigenfunctions_of_core, solve_labelled
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.qr_ridge import RowSystem
 from bigkernel.solvers.ridge import RidgeSystem, nystrom_ridge, ridge
@@ -50,25 +49,6 @@ def test_nystrom_ridge_is_the_dense_minimiser(alpha, fit_intercept, weight):
     assert_allclose(NEW @ coef + b, NEW @ expected + expected_b, rtol=1e-6, atol=1e-6)
     residual = Y - B @ expected - expected_b
     assert_allclose(sse, ((np.ones(N) if weight is None else weight)[:, None] * residual**2).sum(0), rtol=1e-6)
-
-
-def test_exact_weights_are_those_of_scikit_learn():
-    K, alpha = reference.gaussian(X, X, SIGMA), 0.3
-    dual, b = exact_krr(K, Y, alpha, weight=WEIGHT)
-    assert_allclose(dual, reference.krr_exact(K, Y, alpha, WEIGHT), rtol=1e-9, atol=1e-12)
-    theirs = KernelRidge(alpha=alpha, kernel="precomputed").fit(K, Y, sample_weight=WEIGHT)
-    assert_allclose(dual, theirs.dual_coef_, rtol=1e-8, atol=1e-10)
-    assert_array_equal(b, 0)
-
-
-def test_exact_weights_with_an_intercept_are_repeated_rows():
-    times = np.random.default_rng(0).integers(0, 4, N)
-    K, alpha = reference.gaussian(X, X, SIGMA), 0.3
-    dual, b = exact_krr(K, Y, alpha, fit_intercept=True, weight=times.astype(float))
-    again = np.repeat(np.arange(N), times)
-    repeated, repeated_b = reference.krr_exact_intercept(K[np.ix_(again, again)], Y[again], alpha)
-    assert_allclose(b, repeated_b, rtol=1e-9)
-    assert_allclose(K @ dual, K[:, again] @ repeated, rtol=1e-8, atol=1e-9)
 
 
 def test_problems_without_columns_or_rows_have_empty_or_zero_solutions():
@@ -200,55 +180,6 @@ def test_a_core_of_single_precision_is_cut_at_single_precision(rank):
     with pytest.warns(RankDeficiencyWarning, match=f"numerical rank {rank};"):
         w = whiten(core, eps=float(np.finfo(np.float32).eps))
     assert w.rank == rank
-
-
-LABELLED = np.random.default_rng(8).permutation(N) < 20
-
-
-def sssl(eigenfunctions, labelled, alpha):
-    """The coefficients of ridge on eigenfunctions, and the eigenvalues of these."""
-    return solve_labelled(eigenfunctions[0], labelled, alpha)[0], eigenfunctions[1]
-
-
-def assert_sssl(B, core, s, alpha, *, new, near=1e-6):
-    """Compare both forms with the dense ones at the rows of block `new`; return their eigenvalues."""
-    Bl, Yl = B[LABELLED], Y[LABELLED]
-    of_landmarks, values = sssl(eigenfunctions_of_core(core, s), moments_of(Bl, Yl), alpha)
-    of_rows = eigenfunctions_of_rows(moments_of(B, Y), quietly(whiten, core), s)
-    of_all, all_values = sssl(of_rows, moments_of(Bl, Yl), alpha)
-    expected = reference.sssl_landmarks(core, Bl.T, Yl, s, alpha)
-    assert_allclose(new @ of_landmarks, new @ expected, rtol=near, atol=near / 100)
-    expected = reference.sssl_all(B, core, LABELLED, Yl, s, alpha)
-    assert_allclose(new @ of_all, new @ expected, rtol=near, atol=near / 100)
-    return values, all_values
-
-
-@pytest.mark.parametrize("s", [1, 6, M, 100])
-def test_sssl_of_the_landmarks_or_of_all_rows_is_the_dense_one(s):
-    of_landmarks, of_all = assert_sssl(B, CORE, s, 0.01, new=NEW)
-    assert_allclose(of_landmarks, scipy.linalg.eigvalsh(CORE)[::-1][:s], rtol=1e-8)
-    assert_allclose(of_all, scipy.linalg.eigvalsh(B @ np.linalg.solve(CORE, B.T))[::-1][: min(s, M)], rtol=1e-6)
-
-
-@pytest.mark.parametrize("s", [5, 25])
-def test_the_three_forms_of_sssl_agree_when_all_rows_are_landmarks(s):
-    alpha, K, Kl, Yl = 0.4, K_GAUSSIAN, K_GAUSSIAN[LABELLED], Y[LABELLED]
-    expected = K @ reference.sssl_exact(K, LABELLED, Yl, s, alpha)
-    of_landmarks, _ = sssl(eigenfunctions_of_core(K, s), moments_of(Kl, Yl), alpha)
-    of_all, _ = sssl(eigenfunctions_of_rows(moments_of(K, Y), quietly(whiten, K), s), moments_of(Kl, Yl), alpha)
-    assert_allclose(K @ of_landmarks, expected, rtol=1e-6, atol=1e-8)
-    assert_allclose(K @ of_all, expected, rtol=1e-6, atol=1e-8)
-
-
-def test_more_components_than_the_rank_are_left_out():
-    Z = np.repeat(X[:6], 3, axis=0)
-    B, core = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
-    assert [len(values) for values in assert_sssl(B, core, 18, 0.1, new=B, near=1e-7)] == [6, 6]
-
-
-def test_sssl_of_an_indefinite_core_keeps_what_the_dense_one_keeps():
-    core, B = reference.sigmoid(X[:M], X[:M], 1.0, -0.5), reference.sigmoid(X, X[:M], 1.0, -0.5)
-    assert (assert_sssl(B, core, M, 0.1, new=B)[0] > 0).all()
 
 
 @pytest.mark.parametrize("form", ["one penalty", "many penalties", "rows"])
