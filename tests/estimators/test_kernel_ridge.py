@@ -25,7 +25,7 @@ NEW = rng.normal(size=(30, D))
 Y = np.column_stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2], X[:, 3]]) + 0.1 * rng.normal(size=(N, C))
 y = Y[:, 0]
 LABELS = rng.integers(0, 3, N)
-WEIGHT = rng.uniform(0.1, 3, N)
+WEIGHT = rng.uniform(0.1, 3, N) * (np.arange(N) % 10 > 0)  # some rows have none
 Z = X[rng.permutation(N)[:M]]
 every_kernel = pytest.mark.parametrize(
     "kernel", [*KERNELS.values(), Sigmoid(1.0, -0.5)], ids=[*KERNELS, "sigmoid with many negative eigenvalues"]
