@@ -28,6 +28,7 @@ from sklearn.utils.validation import _check_feature_names, check_consistent_leng
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
 from bigkernel.data.atomic_write import require_target
+from bigkernel.data.labels import named_labels
 from bigkernel.data.run_lock import claimed
 from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import prediction_store
@@ -582,6 +583,33 @@ def score_in_memory(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample
         sample_weight = None if sample_weight is None else np.asarray(sample_weight)[labelled]
     metric = accuracy_score if classifier else r2_score
     return float(metric(y, predicted, sample_weight=sample_weight))
+
+
+def score_in_pieces(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample_weight: ColumnLike) -> float:
+    """Return accuracy or R² of rows that are predicted piece by piece: of those with a target, and no bad ones.
+
+    `DataError`: there is no y, or no row with a target.
+    """
+    name, classifier = type(estimator).__name__, isinstance(estimator, ClassifierMixin)
+    rows = as_rows(X, weight=sample_weight) if is_lazy(X) else None
+    if y is None and (rows is None or "y" not in rows.columns):
+        raise DataError(f"{name}.score requires y to be passed, but the target y is None")
+    if rows is None:
+        return score_in_memory(estimator, X, y, sample_weight)
+    own = as_rows(rows, y if is_lazy(y) else None).column("y")
+    truth = np.asarray(named_labels(own, rows.classes) if own is not None and (y is None or is_lazy(y)) else y)
+    known = (
+        np.isfinite(truth).reshape(len(truth), -1).all(axis=1) if truth.dtype.kind == "f" else np.ones(len(truth), bool)
+    )
+    if classifier and y is None:
+        known &= ~no_label(truth)
+    pieces = [(ids[known[ids]], np.asarray(estimator.predict(part))[known[ids]]) for ids, part in rows.pieces()]
+    ids, predicted = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    if not len(ids):
+        raise DataError("y: expected a labelled row to score against, found none")
+    weight = rows.column("weight")
+    metric = accuracy_score if classifier else r2_score
+    return float(metric(truth[ids], predicted, sample_weight=None if weight is None else weight[ids]))
 
 
 def _labels(values: Array, classes: Array) -> Array:

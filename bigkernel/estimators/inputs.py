@@ -189,7 +189,7 @@ def read_training(
         rows = input_rows(estimator, X, reset=known is None)
         _require_y(estimator, rows, y)
         if isinstance(estimator, ClassifierMixin) and y is not None and not is_lazy(y):
-            y = _labels_in_memory(estimator, y)
+            y = labels_in_memory(estimator, y)
     else:
         X, y = _validated(estimator, X, y, reset=known is None)
         rows = as_rows(X)
@@ -226,7 +226,7 @@ def _require_y(estimator: BaseEstimator, rows: Rows, y: ColumnLike) -> None:
 
 def _validated(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, *, reset: bool) -> tuple[Array, Array]:
     if isinstance(estimator, ClassifierMixin):
-        labels = _labels_in_memory(estimator, y)
+        labels = labels_in_memory(estimator, y)
         rows, labels = validate_input(estimator, X, labels, reset=reset)
         check_classification_targets(labels)
         return rows, labels
@@ -319,7 +319,7 @@ def plain_labels(y: ColumnLike) -> Array:
     raise DataError(f"y: row {row} has the label {given[row]!r}; expected only text or only numbers")
 
 
-def _labels_in_memory(estimator: BaseEstimator, y: ColumnLike) -> ColumnLike:
+def labels_in_memory(estimator: BaseEstimator, y: ColumnLike) -> ColumnLike:
     """Return y with −1 where a label is missing; `DataError` if the estimator needs all labels."""
     if y is None or estimator._semi_supervised:
         return y if y is None else plain_labels(y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from numbers import Integral
@@ -10,12 +11,12 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_consistent_length
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows, as_rows
-from bigkernel.errors import DataError
+from bigkernel.errors import DataError, MissingLabelWarning
 from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.inputs import input_rows, is_lazy, no_label, plain_labels
 from bigkernel.estimators.transforms import RowTransformer
@@ -119,7 +120,10 @@ class LearnedMetric(RowTransformer):
         set_parameters(self, locals())
 
     def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
-        """Learn the metric from rows X (n, d) and y (n,) or (n, c), numbers or classes; rows without y are left out.
+        """Learn the metric from rows X (n, d) and y (n,) or (n, c), numbers or classes.
+
+        Rows without a target (NaN, −1 among classes) or of weight 0 are left out; other weights are not used. Whole
+        numbers of at most 20 values are classes.
 
         Raises
         ------
@@ -163,10 +167,14 @@ class LearnedMetric(RowTransformer):
         """Draw labelled rows in random order: centred, with targets of variance 1; also return their centre."""
         rows = input_rows(self, X, reset=True)
         values, classes, labelled = _read_targets(rows, y)
-        count = min(self.n_samples, int(labelled.sum()), max(_FEWEST_ROWS, SAMPLE_BYTES // (8 * rows.shape[1])))
-        if count < _FEWEST_ROWS:
+        if "weight" in rows.columns:
+            labelled &= np.asarray(rows.column("weight")) > 0
+        known = np.flatnonzero(labelled)
+        count = min(self.n_samples, len(known), max(_FEWEST_ROWS, SAMPLE_BYTES // (8 * rows.shape[1])))
+        sound = (lambda places: rows.sound(known[places])) if rows.bad_rows == "skip" else None
+        ids = known[uniform(len(known), count, rng, usable=sound)] if count else known
+        if (count := len(ids)) < _FEWEST_ROWS:
             raise DataError(f"{rows.name}: n_samples={count} rows have a label; expected at least {_FEWEST_ROWS}")
-        ids = uniform(len(rows), count, rng, usable=lambda ids: labelled[ids] & rows.sound(ids))
         order = rng.permutation(len(ids))
         x, values = rows.take(ids)[order], values[ids][order].reshape(count, -1)
         targets = np.asarray(values if classes is None else values == classes, np.float64)
@@ -182,12 +190,14 @@ class LearnedMetric(RowTransformer):
     @property
     def metric_(self) -> Array:
         """M = PPᵀ (d, d), or its diagonal (d,)."""
+        check_is_fitted(self)
         weights = self.weights_
         return weights**2 if weights.ndim == 1 else weights @ weights.T
 
     @property
     def feature_importances_(self) -> Array:
         """The diagonal of M (d,), which sums to 1."""
+        check_is_fitted(self)
         importances = self.weights_**2 if self.weights_.ndim == 1 else (self.weights_**2).sum(axis=1)
         return np.asarray(importances / importances.sum())
 
@@ -240,12 +250,22 @@ def _read_targets(rows: Rows, y: ColumnLike) -> tuple[Array, Array | None, Array
         if values.dtype.kind not in "iufb":
             values = plain_labels(values)
     assert values is not None
+    if values.ndim > 2 or values.dtype.kind not in "iufbUT":
+        raise DataError(f"y: expected numbers or labels, (n,) or (n, c), found {values.dtype} of shape {values.shape}")
     if values.dtype.kind == "f" and not rows.classes:
-        return values, None, np.asarray(np.isfinite(values).reshape(len(values), -1).all(axis=1))
+        if np.isinf(values).any():
+            raise DataError("y: found an infinite target; NaN marks rows without one")
+        return values, None, np.asarray(~np.isnan(values).reshape(len(values), -1).any(axis=1))
     distinct = np.unique(values)
     if values.ndim == 2 or not (values.dtype.kind in "UTb" or rows.classes or len(distinct) <= _MOST_CLASSES):
         return values, None, np.ones(len(values), bool)
     classes = distinct[~no_label(distinct)]
     if len(classes) < 2:  # −1 and 1
         return values, distinct, np.ones(len(values), bool)
+    if len(classes) < len(distinct) and not rows.classes and values.dtype.kind in "iu":
+        warnings.warn(
+            "y: whole numbers of few values are taken for classes, and −1 for none; pass floats if they are numbers",
+            MissingLabelWarning,
+            stacklevel=4,
+        )
     return values, classes, ~no_label(values)

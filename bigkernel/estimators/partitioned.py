@@ -15,7 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -25,22 +24,19 @@ from scipy import linalg
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble._base import _set_random_states
-from sklearn.metrics import accuracy_score, r2_score
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
-from bigkernel.config import settings
 from bigkernel.data.labels import named_labels
 from bigkernel.engine.process import processors
 from bigkernel.engine.rows import NumpySource, Rows, Source, as_rows
 from bigkernel.errors import DataError, RankDeficiencyWarning
-from bigkernel.estimators.base import available, lacking, set_parameters
-from bigkernel.estimators.inputs import input_rows, is_lazy, no_label, validate_input
-from bigkernel.estimators.labelled_rows import with_labels
+from bigkernel.estimators.base import available, lacking, score_in_pieces, set_parameters
+from bigkernel.estimators.inputs import input_rows, is_lazy, labels_in_memory, no_label, validate_input
 from bigkernel.estimators.learned_metric import SAMPLE_BYTES, LearnedMetric
 from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
 from bigkernel.events.job import Step, emit, job
@@ -114,8 +110,13 @@ def grow(x: Array, n_leaves: int, overlap: float) -> Tree:
         places = _project(x, direction)
         share = left / count
         reach = overlap * min(share, 1 - share)
-        low, high = np.quantile(places, [share - reach, share + reach])
-        middle = np.quantile(places, share)
+        low, middle, high = np.quantile(places, [share - reach, share, share + reach])
+        if not places.max() > middle:  # beside many equal rows
+            if not (places < middle).any():
+                raise DataError(
+                    f"n_leaves={n_leaves}: found a split of {len(places)} equal rows; expected fewer leaves"
+                )
+            low = middle = high = places[places < middle].max()
         directions.append(direction)
         lower.append(low)
         upper.append(high)
@@ -132,6 +133,7 @@ def _principal_direction(x: Array) -> Array:
     if len(x) < 2:
         return np.asarray(np.eye(d)[0])
     centred = x - x.mean(axis=0)
+    centred /= np.abs(centred).max() or 1.0
     _, vectors = linalg.eigh(centred.T @ centred, subset_by_index=[d - 1, d - 1])
     direction: Array = vectors[:, 0]
     return np.asarray(direction if direction[np.argmax(np.abs(direction))] > 0 else -direction)
@@ -140,6 +142,7 @@ def _principal_direction(x: Array) -> Array:
 class _Partitioned(MetaEstimatorMixin, BaseEstimator):
     """Base of the estimators of leaves: tree, fit leaf by leaf, weighted sums of predictions."""
 
+    _semi_supervised: ClassVar[bool] = False
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
         "n_leaves": [Interval(Integral, 1, None, closed="left")],
@@ -173,7 +176,7 @@ class _Partitioned(MetaEstimatorMixin, BaseEstimator):
         # leaves are fitted side by side, each with one thread of BLAS
         with job(f"fit {self.n_leaves} leaves"), one_thread(), ExitStack() as stack:
             count = min(self.n_samples, len(rows), max(2 * self.n_leaves, SAMPLE_BYTES // (8 * rows.shape[1])))
-            ids = uniform(len(rows), count, rng, usable=rows.sound)
+            ids = uniform(len(rows), count, rng, usable=rows.sound if rows.bad_rows == "skip" else None)
             self.tree_ = grow(rows.take(ids), self.n_leaves, self.overlap)
             # a learned kernel may be flat: landmarks beyond its rank are no fault of the user
             ignored = (RankDeficiencyWarning,) if self.estimator is None else ()
@@ -198,6 +201,9 @@ class _Partitioned(MetaEstimatorMixin, BaseEstimator):
         return self._default(_MOST_LANDMARKS) if self.estimator is None else self.estimator
 
     def _fit_leaf(self, model: BaseEstimator, leaf: int, x: RowsLike, y: Array | None) -> BaseEstimator:
+        if isinstance(x, Rows) and not type(last_step(model)).__module__.startswith("bigkernel."):
+            y = _labels(x) if isinstance(self, ClassifierMixin) else x.column("y")
+            x = x.take(np.arange(len(x)))
         try:
             return model.fit(x, y)
         except DataError as error:
@@ -211,16 +217,17 @@ class _Partitioned(MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         if not is_lazy(X):
             X, _ = validate_input(self, X, reset=False)
-            return self._blend_in_memory(X, width)
-        rows = input_rows(self, X, reset=False)
-        steps = pairwise(rows.bounds(settings()))
-        none = np.empty((0, width))
-        return np.concatenate([none, *(self._blend_in_memory(_loaded(rows, *step), width) for step in steps)])
+            if isinstance(X, np.ndarray):
+                return self._blend_in_memory(X, width)
+        rows = replace(input_rows(self, X, reset=False), bad_rows="refuse")
+        sums = np.empty((len(rows), width))
+        for ids, part in rows.pieces():
+            sums[ids] = self._blend_in_memory(part.take(np.arange(len(ids))), width)
+        return sums
 
     def _blend_in_memory(self, x: Array, width: int) -> Array:
         sums = np.zeros((len(x), width))
-        dense = x if isinstance(x, np.ndarray) else x.toarray()
-        for model, (rows, weight) in zip(self.leaves_, self.tree_.leaves(dense), strict=True):
+        for model, (rows, weight) in zip(self.leaves_, self.tree_.leaves(x), strict=True):
             if len(rows):
                 sums[rows] += weight[:, None] * self._values(model, x[rows])
         return sums
@@ -236,40 +243,33 @@ class _Partitioned(MetaEstimatorMixin, BaseEstimator):
         return tags
 
 
-def _loaded(rows: Rows, start: int, stop: int) -> Array:
-    """Return mapped rows start … stop; `DataError` if one is not finite."""
-    chunk = rows.read(start, stop)
-    chunk.require_finite(rows.name)
-    return chunk.load(slice(None), rows.shape[1], np.dtype(np.float64)).copy()
-
-
 def _rows_by_leaf(
     X: RowsLike, rows: Rows, y: Array | None, tree: Tree, scratch: Path
 ) -> Iterator[tuple[RowsLike, Array | None]]:
     """Yield rows and targets of each leaf: of arrays by index, of other rows from files that one pass writes."""
-    if not is_lazy(X):
-        assert y is not None
-        dense = X if isinstance(X, np.ndarray) else X.toarray()  # type: ignore[attr-defined]
-        for ids, _ in tree.leaves(dense):
+    lazy, members = is_lazy(X), [[np.empty(0, np.int64)] for _ in range(tree.n_leaves)]
+    for ids, part in rows.pieces():
+        stored = part.x.read(0, len(ids))
+        for leaf, (places, _) in enumerate(tree.leaves(part.take(np.arange(len(ids))))):
+            members[leaf].append(ids[places])
+            if lazy:
+                with open(scratch / f"{leaf}.rows", "ab") as file:
+                    file.write(np.ascontiguousarray(stored[places]).data)
+    columns = {name: source.read(0, len(rows)) for name, source in rows.columns.items()} if lazy else {}
+    for leaf, ids in enumerate(map(np.concatenate, members)):
+        if not lazy:
+            assert y is not None
             yield X[ids], y[ids]  # type: ignore[index]
-        return
-    files = [scratch / f"{leaf}.rows" for leaf in range(tree.n_leaves)]
-    members: list[list[Array]] = [[] for _ in files]
-    with ExitStack() as stack:
-        writers = [stack.enter_context(open(file, "wb")) for file in files]
-        for start, stop in pairwise(rows.bounds(settings())):
-            stored, ids = rows.x.read(start, stop), np.arange(start, stop)
-            good = rows.sound(ids) if rows.bad_rows == "skip" else np.ones(len(ids), bool)
-            stored, ids = stored[good], ids[good]
-            for leaf, (places, _) in enumerate(tree.leaves(rows.take(ids))):
-                writers[leaf].write(np.ascontiguousarray(stored[places]).data)
-                members[leaf].append(ids[places])
-    columns = {name: source.read(0, len(rows)) for name, source in rows.columns.items()}
-    for file, parts in zip(files, members, strict=True):
-        ids = np.concatenate(parts)
-        x = np.memmap(file, rows.dtype, "r", shape=(len(ids), *rows.x.shape[1:])) if len(ids) else rows.x.read(0, 0)
+            continue
+        shape = (len(ids), *rows.x.shape[1:])
+        x = np.memmap(scratch / f"{leaf}.rows", rows.dtype, "r", shape=shape) if len(ids) else rows.x.read(0, 0)
         own: dict[str, Source] = {name: NumpySource(values[ids]) for name, values in columns.items()}
         yield replace(rows, x=NumpySource(x), columns=own, ids={}), None
+
+
+def last_step(model: BaseEstimator) -> BaseEstimator:
+    """Return the last step of a Pipeline, or the model."""
+    return last_step(model[-1]) if isinstance(model, Pipeline) else model
 
 
 @contextmanager
@@ -332,10 +332,10 @@ class PartitionedRegressor(RegressorMixin, _Partitioned):
     Examples
     --------
     >>> import numpy as np
-    >>> from bigkernel import Gaussian, KernelRidge, PartitionedRegressor
+    >>> from bigkernel import KernelRidge, Matern, PartitionedRegressor
     >>> x = np.linspace(0, 1, 2000)[:, None]
     >>> y = np.sin(100 * x[:, 0])
-    >>> one = KernelRidge(n_landmarks=20, alpha="gcv", random_state=0)
+    >>> one = KernelRidge(Matern("scale"), n_landmarks=20, alpha="gcv", random_state=0)
     >>> leaves = PartitionedRegressor(one, n_leaves=16, random_state=0).fit(x, y)
     >>> bool(one.fit(x, y).score(x, y) < 0.6), bool(leaves.score(x, y) > 0.99)
     (True, True)
@@ -352,12 +352,12 @@ class PartitionedRegressor(RegressorMixin, _Partitioned):
         self._validate_params()
         if is_lazy(X):
             rows = as_rows(input_rows(self, X, reset=True), y)
-            if "y" not in rows.columns:
+            if (column := rows.column("y")) is None:
                 raise DataError(f"{rows.name}: PartitionedRegressor requires y to be passed, but the target y is None")
-            self.n_outputs_ = math.prod(rows.columns["y"].shape[1:])
-            self._flat = len(rows.columns["y"].shape) == 1
-            return self._fit(rows, None)
+            self.n_outputs_, self._flat = math.prod(column.shape[1:]), column.ndim == 1
+            return self._fit(replace(as_rows(rows, column.astype(np.float64)), classes=()), None)
         X, targets = validate_input(self, X, y, reset=True, multi_output=True, y_numeric=True)
+        targets = np.asarray(targets, np.float64)  # whole numbers are no classes
         self._flat, self.n_outputs_ = targets.ndim == 1, math.prod(targets.shape[1:])
         return self._fit(X, targets)
 
@@ -369,8 +369,7 @@ class PartitionedRegressor(RegressorMixin, _Partitioned):
 
     def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
         """Return R² of the predictions."""
-        y = as_rows(X).column("y") if y is None else y
-        return float(r2_score(y, self.predict(X), sample_weight=sample_weight))
+        return score_in_pieces(self, X, y, sample_weight)
 
     def _default(self, rows: int) -> BaseEstimator:
         return _leaf_pipeline(KernelRidge, rows)
@@ -410,13 +409,18 @@ class PartitionedClassifier(ClassifierMixin, _Partitioned):
     def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Fit to rows X (n, d) and classes y (n,); y None for a corpus or Rows with their own. See the regressor."""
         self._validate_params()
+        y = y if is_lazy(y) else labels_in_memory(self, y)
         if is_lazy(X):
-            rows = as_rows(with_labels(input_rows(self, X, reset=True), y))
-            codes = rows.column("y")
-            if codes is None:
+            rows = input_rows(self, X, reset=True)
+            if y is None and "y" not in rows.columns:
                 raise DataError(f"{rows.name}: PartitionedClassifier requires y to be passed, but the target y is None")
-            self.classes_ = np.unique(rows.classes if rows.classes else codes[~no_label(codes)])
-            return self._fit(rows, None)
+            if y is None and rows.classes:
+                self.classes_ = np.unique(rows.classes)
+                return self._fit(rows, None)
+            labels = np.asarray(as_rows(rows, y).column("y") if y is None or is_lazy(y) else y)
+            self.classes_, codes = np.unique(labels[~no_label(labels)] if y is None else labels, return_inverse=True)
+            rows = as_rows(rows, codes if labels.dtype.kind in "OTU" else labels)
+            return self._fit(replace(rows, classes=tuple(self.classes_.tolist())), None)
         X, labels = validate_input(self, X, y, reset=True)
         check_classification_targets(labels)
         self.classes_ = np.unique(labels)
@@ -439,10 +443,7 @@ class PartitionedClassifier(ClassifierMixin, _Partitioned):
 
     def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
         """Return the share of rows X whose class y is predicted; rows of a corpus without a label are left out."""
-        if y is None:
-            known = ~no_label(labels := _labels(as_rows(X), every=True))
-            return float(accuracy_score(labels[known], self.predict(X)[known]))
-        return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
+        return score_in_pieces(self, X, y, sample_weight)
 
     def _scores(self, X: RowsLike) -> Array:
         check_is_fitted(self)
@@ -469,9 +470,9 @@ class PartitionedClassifier(ClassifierMixin, _Partitioned):
         return values
 
 
-def _labels(rows: Rows, *, every: bool = False) -> Array:
-    """Return the labels of rows by name; of those without one only if `every` is True."""
+def _labels(rows: Rows) -> Array:
+    """Return the labels of the rows that have one, by name."""
     codes = rows.column("y")
     assert codes is not None
     labels = named_labels(codes, rows.classes)
-    return labels if every else labels[~no_label(labels)]
+    return labels if np.isin(-1, rows.classes) else labels[~no_label(labels)]

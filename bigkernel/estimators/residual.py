@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, clone
-from sklearn.metrics import r2_score
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import check_is_fitted
@@ -15,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.base import score_in_pieces, set_parameters
 from bigkernel.estimators.inputs import input_rows, is_lazy, validate_input
 
 if TYPE_CHECKING:
@@ -43,15 +42,16 @@ class ResidualRegressor(RegressorMixin, _BaseComposition):
     Examples
     --------
     >>> import numpy as np
-    >>> from bigkernel import KernelRidge, LinearRegression, ResidualRegressor
+    >>> from bigkernel import KernelRidge, LinearRegression, Matern, ResidualRegressor
     >>> X = np.random.default_rng(0).normal(size=(500, 2))
     >>> y = 100 * X[:, 0] + np.sin(3 * X[:, 1])
-    >>> kernel = KernelRidge(alpha=0.1, n_landmarks=100, random_state=0)
+    >>> kernel = KernelRidge(Matern(), alpha=0.1, n_landmarks=100, random_state=0)
     >>> both = ResidualRegressor([("trend", LinearRegression()), ("kernel", kernel)]).fit(X, y)
     >>> bool(np.std(both.predict(X) - y) < 0.1 * np.std(kernel.fit(X, y).predict(X) - y))
     True
     """
 
+    _semi_supervised: ClassVar[bool] = False
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {"estimators": [list, tuple]}
 
     def __init__(self, estimators: Sequence[tuple[str, BaseEstimator]]) -> None:
@@ -78,7 +78,8 @@ class ResidualRegressor(RegressorMixin, _BaseComposition):
             Rows or targets are not finite numbers, or there is no y.
         """
         self._validate_params()
-        if not self.estimators or not all(isinstance(one, tuple | list) and len(one) == 2 for one in self.estimators):
+        stages = [one for one in self.estimators if isinstance(one, tuple | list) and len(one) == 2]
+        if not stages or not all(hasattr(one, "fit") and hasattr(one, "predict") for _, one in stages):
             raise ConfigError(f"estimators: expected a list of (name, regressor), found {self.estimators!r}")
         try:
             self._validate_names([name for name, _ in self.estimators])
@@ -92,28 +93,32 @@ class ResidualRegressor(RegressorMixin, _BaseComposition):
         else:
             X, residual = validate_input(self, X, y, reset=True, multi_output=True, y_numeric=True)
         residual = np.array(residual, np.float64)
+        self._target_shape = residual.shape[1:]
         self.estimators_: list[BaseEstimator] = []
         for place, (_, stage) in enumerate(self.estimators):
             if place:
-                residual -= np.asarray(self.estimators_[-1].predict(X))
+                for ids, part in rows.pieces() if is_lazy(X) else ((slice(None), X),):
+                    residual[ids] -= self._values(self.estimators_[-1], part)
             self.estimators_.append(clone(stage).fit(X, residual))
         return self
+
+    def _values(self, stage: BaseEstimator, X: RowsLike) -> Array:
+        return np.asarray(stage.predict(X)).reshape(-1, *self._target_shape)
 
     def predict(self, X: RowsLike) -> Array:
         """Predict targets (n,) or (n, c) of rows X (n, d)."""
         check_is_fitted(self)
         if not is_lazy(X):
             X, _ = validate_input(self, X, reset=False)
-        return np.asarray(sum(np.asarray(stage.predict(X)) for stage in self.estimators_))
+        return np.asarray(sum(self._values(stage, X) for stage in self.estimators_))
 
     def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
         """Return R² of the predictions."""
-        y = as_rows(X).column("y") if y is None else y
-        return float(r2_score(y, self.predict(X), sample_weight=sample_weight))
+        return score_in_pieces(self, X, y, sample_weight)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        stages = [get_tags(stage) for _, stage in self.estimators]
+        stages = [get_tags(stage) for _, stage in self.estimators if hasattr(stage, "fit")]
         tags.input_tags.sparse = all(stage.input_tags.sparse for stage in stages)
         tags.target_tags.multi_output = all(stage.target_tags.multi_output for stage in stages)
         return tags

@@ -312,7 +312,7 @@ class RowUnion(RowTransformer, _BaseComposition):
         self._validate_params()
         self._weights()
         input_rows(self, X, reset=True)
-        self.transformers_ = [clone(transformer).fit(X) for _, transformer in self.transformer_list]
+        self.transformers_ = [clone(transformer).fit(X, y) for _, transformer in self.transformer_list]
         return self
 
     @property

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone, is_classifier
+from sklearn.dummy import DummyClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
@@ -27,7 +28,7 @@ from bigkernel.estimators.base import restore
 from bigkernel.estimators.kernel_basis import FourierBasis, LandmarkBasis, require_frequencies
 from bigkernel.estimators.labelled_rows import LabelledRowsClassifier
 from bigkernel.estimators.partitioned import Tree
-from bigkernel.kernels.functions import SCALES
+from bigkernel.kernels.functions import SCALES, Gaussian, Matern
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, unpack, write
 from bigkernel.models.predictor import Predictor
 from bigkernel.models.predictor import kind_of as predictor_kind
@@ -65,7 +66,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "OrientationFeatures": _IMAGE,
     "RowUnion": (),
     "LearnedMetric": ("weights_", "centre_", "kernel_", "penalty_", "rounds_", "n_iter_", "gain_", "gain_error_"),
-    "ResidualRegressor": (),
+    "ResidualRegressor": ("_target_shape",),
     "PartitionedRegressor": ("tree_", "leaf_rows_", "n_outputs_", "_flat"),
     "PartitionedClassifier": ("tree_", "leaf_rows_", "classes_"),
     "sklearn.dummy.DummyClassifier": (
@@ -273,8 +274,10 @@ def _pack_named(steps: list[tuple[str, Any]], path: str, packing: Packing) -> li
 def _params(step: BaseEstimator) -> dict[str, Any]:
     """Return the parameters to store."""
     params: dict[str, Any] = step.get_params(deep=False)
-    for name in ("transformer_list", "transformers", "estimators", "estimator"):
+    for name in ("transformer_list", "transformers", "estimators"):
         params.pop(name, None)  # the fitted ones are stored
+    if params.get("estimator") is not None:
+        params["estimator"] = "given"
     for name in ("regressor", "transformer"):
         if params.get(name) is not None:
             params[name] = "given"
@@ -304,7 +307,10 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
     named = _unpack_named(said["inner"], contents) if "inner" in said else []
     if name in _LISTS:
         clones = [(label, clone(one)) for label, one in named]
-        params[_LISTS[name][1]] = clones[0][1] if _LISTS[name][1] == "estimator" else clones
+        if _LISTS[name][1] != "estimator":
+            params[_LISTS[name][1]] = clones
+        elif params["estimator"] is not None:  # a leaf of one class has another
+            params["estimator"] = next((one for _, one in clones if not isinstance(one, DummyClassifier)), None)
     if name == "sklearn.compose.ColumnTransformer":
         params["transformers"] = []
     if name == "sklearn.compose.TransformedTargetRegressor":
@@ -360,18 +366,44 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
     elif kind in _LISTS:
         held = [one for _, one in named]
         setattr(step, _LISTS[kind][0], held)
-        require(bool(held) and all(one.n_features_in_ == d for one in held), f"{kind}: expected steps of {d} features")
+        fits = all(one.n_features_in_ == d for one in held)
+        require(bool(held) and fits, f"{kind}: expected steps of {d} features")
+        if kind != "RowUnion":
+            require(all(hasattr(one, "predict") for one in held), f"{kind}: expected estimators")
         if "tree_" in _ATTRIBUTES[kind]:
-            tree, nodes = fitted.get("tree_"), len(held) - 1
-            require(isinstance(tree, Tree), f"{kind}: expected a tree, found {tree!r:.60}")
-            assert isinstance(tree, Tree)
-            sides = {"lower": (tree.lower, (nodes,)), "upper": (tree.upper, (nodes,))}
-            _require_shapes(kind, {"directions": (tree.directions, (nodes, d)), **sides})
+            _require_tree(step, kind, fitted, len(held), d)
     else:
         require({label for label, _ in named} <= {*_INNER}, f"{kind}: unknown steps")
         vars(step).update(named)
+    if kind == "LearnedMetric":
+        sound = {*fitted} >= {*_ATTRIBUTES[kind]} and isinstance(step.kernel_, Gaussian | Matern)
+        require(sound and np.ndim(step.weights_) in (1, 2), f"{kind}: expected weights and a kernel")
+    if kind == "sklearn.dummy.DummyClassifier":
+        sound = {*fitted} >= {*_ATTRIBUTES[kind]} and step._strategy == "prior" and step.n_outputs_ == 1
+        require(
+            sound and len(step.classes_) == step.n_classes_ == len(step.class_prior_) == 1, f"{kind}: expected a class"
+        )
     if hasattr(step, "_row_map"):
         step._row_map().width(d)
+
+
+def _require_tree(step: Any, kind: str, fitted: Mapping[str, Any], n_leaves: int, d: int) -> None:
+    """Raise `ModelRejectedError` unless the tree, the leaves and what they predict belong together."""
+    tree = fitted.get("tree_")
+    require(isinstance(tree, Tree) and set(fitted) >= {*_ATTRIBUTES[kind]}, f"{kind}: expected a tree and its leaves")
+    assert isinstance(tree, Tree)
+    arrays = {"directions": (tree.directions, (n_leaves - 1, d)), "rows of leaves": (step.leaf_rows_, (n_leaves,))}
+    _require_shapes(kind, arrays | {side: (getattr(tree, side), (n_leaves - 1,)) for side in ("lower", "upper")})
+    require(n_leaves == step.n_leaves, f"{kind}: expected {step.n_leaves} leaves, found {n_leaves}")
+    if "classes_" in fitted:
+        known = isinstance(step.classes_, np.ndarray) and np.array_equal(np.unique(step.classes_), step.classes_)
+        require(
+            known and all(np.isin(leaf.classes_, step.classes_).all() for leaf in step.leaves_),
+            f"{kind}: expected distinct classes, and leaves of these",
+        )
+    else:
+        sound = type(step.n_outputs_) is int and step.n_outputs_ > 0 and type(step._flat) is bool
+        require(sound, f"{kind}: expected a number of outputs")
 
 
 def _set_columns(step: Any, d: int, named: list[tuple[str, Any]]) -> None:

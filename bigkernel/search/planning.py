@@ -283,6 +283,10 @@ def _learns_from_targets(step: object) -> bool:
     """Return whether a transformer of another package learns from y, as the selection of features by scores does."""
     if isinstance(step, str | RowsEstimator) or type(step).__name__ == "VarianceThreshold":
         return False
+    inner = [one for _, one, *_ in getattr(step, "steps", None) or getattr(step, "transformers", None) or ()]
+    inner += [one for _, one in getattr(step, "transformer_list", ())]
+    if any(map(_learns_from_targets, inner)):
+        return True
     selects = any(kind.__name__ == "SelectorMixin" for kind in type(step).__mro__)
     return selects or bool(get_tags(step).target_tags.required)
 

@@ -1,5 +1,8 @@
 """LearnedMetric as a step of pipelines: targets of all kinds, corpora, files, and when the plain kernel is kept."""
 
+from contextlib import nullcontext
+
+import dask.array as da
 import numpy as np
 import pytest
 from sklearn.pipeline import make_pipeline
@@ -15,7 +18,8 @@ from bigkernel import (
     save_model,
     write_corpus,
 )
-from bigkernel.errors import DataError
+from bigkernel.engine.rows import as_rows
+from bigkernel.errors import DataError, MissingLabelWarning
 
 
 @pytest.fixture
@@ -90,9 +94,15 @@ def test_rows_without_a_target_are_left_out(missing, rows):
     y = y if np.isnan(missing) else np.digitize(y, [-0.5, 0.5])
     some = np.arange(len(y)) % 3 > 0
     garbled = np.where(some[:, None], X, 1e6)
-    a = learner().fit(garbled, np.where(some, y, missing))
+    with pytest.warns(MissingLabelWarning) if missing == -1 else nullcontext():
+        a = learner().fit(garbled, np.where(some, y, missing))
     assert a.feature_importances_.argmax() == 2
     assert np.abs(a.centre_).max() < 10
+    weighted = as_rows(da.from_array(garbled), np.nan_to_num(y), weight=some.astype(float))
+    np.testing.assert_array_equal(learner().fit(weighted).centre_, a.centre_)
+    garbled[~some] = np.nan
+    skipped = learner().fit(as_rows(da.from_array(garbled), y * 1.0).skip_bad_rows())
+    np.testing.assert_allclose(np.sort(skipped.centre_), np.sort(a.centre_), atol=0.3)
 
 
 def test_a_corpus_gives_the_bits_of_its_array(rows, tmp_path):

@@ -1,10 +1,12 @@
 """Leaves and stages: routes and borders, classes that leaves lack, rows from disk, files of models, refusals."""
 
 import warnings
+from dataclasses import replace
 
 import dask.array as da
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression as SklearnRegression
 from sklearn.neighbors import KNeighborsClassifier
@@ -26,7 +28,7 @@ from bigkernel import (
     write_corpus,
 )
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import ConfigError, DataError, ModelRejectedError
 from bigkernel.estimators.partitioned import grow
 
 RIDGE = KernelRidge(n_landmarks=30, alpha="gcv", random_state=0)
@@ -66,6 +68,51 @@ def test_equal_rows_are_on_one_side_and_predictions_are_continuous(rng):
     assert np.abs(np.diff(model.predict(line))).max() < 1e-3
     hard = clone(model).set_params(overlap=0.0).fit(X, np.abs(X[:, 0] - 0.4))
     assert hard.leaf_rows_.sum() == 800 < model.leaf_rows_.sum()
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        np.repeat([0.0, 1.0], [40, 8])[:, None],
+        np.random.default_rng(0).integers(0, 4, (500, 1)) * 1e200,
+        np.where(np.random.default_rng(0).random((1000, 3)) < 0.8, 0, np.random.default_rng(1).normal(size=(1000, 3))),
+    ],
+    ids=["two values", "four values", "mostly zeros"],
+)
+def test_many_equal_rows_are_split_beside_them(X):
+    n_leaves = 2 if X.shape[1] == 1 else 4
+    model = PartitionedRegressor(SklearnRegression(), n_leaves, overlap=0.1, random_state=0).fit(X, X[:, 0] / X.max())
+    assert model.leaf_rows_.min() > 0
+    assert np.isfinite(model.predict(X)).all()
+
+
+def test_sparse_rows_and_scikit_learns_estimators_on_rows_from_disk(rows):
+    X, y = rows
+    model = PartitionedRegressor(SklearnRegression(), 4, random_state=0)
+    expected, lazy = clone(model).fit(X, y).predict(X), da.from_array(X, chunks=(100, 3))
+    np.testing.assert_allclose(clone(model).fit(lazy, y).predict(X), expected)
+    matrix = sparse.csr_array(X)
+    np.testing.assert_allclose(clone(model).fit(matrix, y).predict(matrix), expected)
+    labels = np.where(X[:, 0] > 0, 1, -1)
+    of_disk = PartitionedClassifier(CLASSIFIER, 4, random_state=0).fit(lazy, labels)
+    in_memory = PartitionedClassifier(CLASSIFIER, 4, random_state=0).fit(X, labels)
+    np.testing.assert_array_equal(of_disk.predict(lazy), in_memory.predict(X))
+    assert set(of_disk.classes_) == {-1, 1}
+
+
+def test_scores_leave_out_rows_without_a_target_or_weight(rows):
+    X, y = rows
+    good = np.arange(len(y)) % 4 > 0
+    model = PartitionedRegressor(RIDGE, 4, random_state=0).fit(X, y)
+    stages = ResidualRegressor([("trend", LinearRegression()), ("rest", RIDGE)]).fit(X, y)
+    bad = np.where(good[:, None], X, np.nan)
+    for one in (model, stages):
+        expected = pytest.approx(one.score(X[good], y[good]))
+        assert one.score(as_rows(X, np.where(good, y, np.nan))) == expected
+        assert one.score(as_rows(X, np.where(good, y, 1e3), weight=good * 1.0)) == expected
+        assert one.score(as_rows(bad, y).skip_bad_rows()) == expected
+    both = ResidualRegressor([("a", SklearnRegression()), ("b", DecisionTreeRegressor())]).fit(X, y[:, None])
+    assert both.predict(X).shape == (len(X), 1)
 
 
 def test_one_leaf_is_its_estimator_and_more_resolve_more(rows):
@@ -121,7 +168,20 @@ def test_leaves_may_lack_classes(named, rows, tmp_path):
     np.testing.assert_array_equal(stored.predict(X), model.predict(X))
     assert stored.score(corpus) == model.score(X, y)
     save_model(model, tmp_path / "model")
-    np.testing.assert_array_equal(load_model(tmp_path / "model").predict(X), model.predict(X))
+    loaded = load_model(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    np.testing.assert_array_equal(clone(loaded).fit(X, y).classes_, model.classes_)
+    assert isinstance(loaded.estimator, KernelRidgeClassifier)
+
+
+@pytest.mark.parametrize(("array", "shape"), [("directions", (2, 4)), ("lower", (3, 1)), ("upper", (1, 3))])
+def test_forged_trees_are_refused(array, shape, rows, tmp_path):
+    X, y = rows
+    model = PartitionedRegressor(RIDGE, 4, random_state=0).fit(X[:, :2], y)
+    model.tree_ = replace(model.tree_, **{array: np.resize(getattr(model.tree_, array), shape)})
+    save_model(model, tmp_path / "model")
+    with pytest.raises(ModelRejectedError, match="PartitionedRegressor: expected"):
+        load_model(tmp_path / "model")
 
 
 def test_probabilities_are_those_of_the_leaves(rows):
