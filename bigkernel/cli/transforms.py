@@ -23,6 +23,7 @@ TRANSFORMS = {
     "unit-norm": "UnitNormalizer",
     "standardize": "Standardizer",
     "project": "Projector",
+    "metric": "LearnedMetric",
     "moments": "MomentNormalizer",
     "orientations": "OrientationFeatures",
 }
@@ -84,7 +85,7 @@ def steps(texts: Sequence[str], corpus: Corpus) -> list[tuple[str, Any]]:
         if name in named:
             raise ConfigError(f"--transform {name}: expected once, found twice")
         named[name] = made = getattr(estimators, TRANSFORMS[name])()
-        known = {"image_shape": corpus.info.image_shape, "factor": 1 / corpus.info.scale}
+        known = {"image_shape": corpus.info.image_shape, "factor": 1 / corpus.info.scale, "random_state": 0}
         own = {key: value for key, value in known.items() if key in made.get_params()}
         try:
             made.set_params(**own | given)
