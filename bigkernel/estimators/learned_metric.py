@@ -75,7 +75,7 @@ class LearnedMetric(RowTransformer):
     metric_ : M = PPᵀ (d, d) for "products" without `diagonal`; else its diagonal (d,)
     feature_importances_ : (d,), the diagonal of M, which sums to 1
     kernel_ : the kernel for the mapped rows, of width 1
-    penalty_ : α for the mapped rows, as a share of their number: pass α = penalty_·n to `KernelRidge`
+    penalty_ : α for the mapped rows, as a share of their number n: n times it is the `alpha` of `KernelRidge`
     rounds_ : (k,) lowest error of held-out rows, as a share of the targets' variance, with the plain kernel and after
         each evaluation or round
     n_iter_ : k − 1

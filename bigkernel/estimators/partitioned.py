@@ -320,14 +320,14 @@ class PartitionedRegressor(RegressorMixin, _Partitioned):
     leaf_rows_ : (L,) rows of each, with those that two share
     tree_ : the splits: `directions` (L − 1, d), `lower` and `upper` (L − 1,) borders along them
 
-    References
-    ----------
-    Beaglehole, Holzmüller, Radhakrishnan & Belkin, xRFM (ICLR 2026), for leaves with metrics of their own.
-
     Notes
     -----
     Rows that are not in memory are written leaf by leaf to the directory for temporary files, in one pass; there must
     be room for them, in the dtype in which they are stored.
+
+    References
+    ----------
+    Beaglehole, Holzmüller, Radhakrishnan & Belkin, xRFM (ICLR 2026), for leaves with metrics of their own.
 
     Examples
     --------
