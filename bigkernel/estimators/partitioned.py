@@ -34,6 +34,7 @@ from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.data.labels import named_labels
 from bigkernel.engine.process import processors
 from bigkernel.engine.rows import NumpySource, Rows, Source, as_rows
+from bigkernel.engine.sweep import execution
 from bigkernel.errors import DataError, RankDeficiencyWarning
 from bigkernel.estimators.base import available, lacking, score_in_pieces, set_parameters
 from bigkernel.estimators.inputs import input_rows, is_lazy, labels_in_memory, no_label, validate_input
@@ -173,7 +174,9 @@ class _Partitioned(MetaEstimatorMixin, BaseEstimator):
             raise DataError(
                 f"{rows.name}: n_samples={len(rows)}; expected at least two rows for each of {self.n_leaves} leaves"
             )
-        # leaves are fitted side by side, each with one thread of BLAS
+        # leaves are fitted side by side, each with one thread of BLAS; the sweeps of a run are numbered, so in order
+        inside = execution.get()
+        beside = processors() if inside.job is None and inside.client != "serial" else 1
         with job(f"fit {self.n_leaves} leaves"), one_thread(), ExitStack() as stack:
             count = min(self.n_samples, len(rows), max(2 * self.n_leaves, SAMPLE_BYTES // (8 * rows.shape[1])))
             ids = uniform(len(rows), count, rng, usable=rows.sound if rows.bad_rows == "skip" else None)
@@ -182,7 +185,7 @@ class _Partitioned(MetaEstimatorMixin, BaseEstimator):
             ignored = (RankDeficiencyWarning,) if self.estimator is None else ()
             stack.enter_context(_one_warning_each(self.n_leaves, ignored))
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bigkernel-leaves-")))
-            pool = stack.enter_context(ThreadPoolExecutor(processors()))
+            pool = stack.enter_context(ThreadPoolExecutor(beside))
             fits: list[Future[BaseEstimator]] = []
             self.leaf_rows_ = np.zeros(self.n_leaves, np.int64)
             for leaf, (x, targets) in enumerate(_rows_by_leaf(X, rows, y, self.tree_, scratch)):
@@ -190,7 +193,7 @@ class _Partitioned(MetaEstimatorMixin, BaseEstimator):
                 model = clone(self.estimator) if self.estimator is not None else self._default(rows_here)
                 _set_random_states(model, rng)
                 fits.append(pool.submit(copy_context().run, self._fit_leaf, model, leaf, x, targets))
-                if (ahead := leaf - processors()) >= 0:  # no more rows of leaves in memory than are fitted
+                if (ahead := leaf - beside + 1) >= 0:  # no more rows of leaves in memory than are fitted
                     fits[ahead].result()
                     emit(Step("fit leaves", ahead + 1, self.n_leaves))
             self.leaves_ = [fit.result() for fit in fits]

@@ -23,6 +23,7 @@ from bigkernel import (
     Projector,
     ResidualRegressor,
     Standardizer,
+    executing,
     load_model,
     save_model,
     write_corpus,
@@ -30,6 +31,7 @@ from bigkernel import (
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError
 from bigkernel.estimators.partitioned import grow
+from bigkernel.statistics.moments import MomentStatistic
 
 RIDGE = KernelRidge(n_landmarks=30, alpha="gcv", random_state=0)
 METRIC = make_pipeline(LearnedMetric(), RIDGE)
@@ -182,6 +184,34 @@ def test_forged_trees_are_refused(array, shape, rows, tmp_path):
     save_model(model, tmp_path / "model")
     with pytest.raises(ModelRejectedError, match="PartitionedRegressor: expected"):
         load_model(tmp_path / "model")
+
+
+def test_a_run_resumes_at_the_leaf_where_it_stopped_with_the_same_bits(rows, tmp_path, monkeypatch):
+    corpus = write_corpus(tmp_path / "corpus", *rows)
+    model = PartitionedRegressor(make_pipeline(LearnedMetric(n_landmarks=20, max_iter=3), RIDGE), 6, random_state=0)
+    with executing(run=tmp_path / "whole"):
+        expected = clone(model).fit(corpus).predict(rows[0])
+    fitted, update = [], MomentStatistic.update
+    fit = KernelRidge.fit
+
+    def stop_at_the_fourth(self, *args):
+        fitted.append(1)
+        if len(fitted) == 4:
+            raise KeyboardInterrupt
+        return fit(self, *args)
+
+    monkeypatch.setattr(KernelRidge, "fit", stop_at_the_fourth)
+    with executing(run=tmp_path / "run", resume=True), pytest.raises(KeyboardInterrupt):
+        clone(model).fit(corpus)
+    blocks = []
+    monkeypatch.setattr(MomentStatistic, "update", lambda *args: (blocks.append(1), update(*args))[1])
+    with executing(run=tmp_path / "run", resume=True):
+        found = clone(model).fit(corpus)
+    np.testing.assert_array_equal(found.predict(rows[0]), expected)
+    assert len(fitted) == 4 + 6
+    resumed = len(blocks)
+    clone(model).fit(corpus)
+    assert resumed < 0.7 * (len(blocks) - resumed)
 
 
 def test_probabilities_are_those_of_the_leaves(rows):
