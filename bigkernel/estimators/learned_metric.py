@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _JUDGING = 0.2  # share of the sample that judges the outcome
 _FITTED = 0.6  # share of the rest that is fitted; of fewer rows than the next, each of some folds is held out once
-_MANY_ROWS, _FOLDS = 5000, 5
+_MANY_ROWS, _FOLDS = 2500, 5
 _FEWEST_ROWS = 10
 SAMPLE_BYTES = 2**29  # most bytes of a sample in float64
 _ROUNDS, _EVALUATIONS = 5, 40
@@ -63,7 +63,7 @@ class LearnedMetric(RowTransformer):
         m of the fits; each evaluation costs about n_samples·m·(m + 4d) operations.
     n_samples : int
         Number of labelled rows that are drawn, at most 512 MB. A fifth judges the outcome. Of the rest, two fifths are
-        held out, or each of five folds if there are fewer than 5,000.
+        held out, or each of five folds if there are fewer than 2,500.
     max_iter : int or None
         Most evaluations of the gradient (None: 40), or rounds of "products" alone (None: 5).
     random_state : int, RandomState or None

@@ -300,9 +300,9 @@ def _leaf_pipeline(ridge: type[BaseEstimator], rows: int) -> BaseEstimator:
 class PartitionedRegressor(RegressorMixin, _Partitioned):
     """Split rows into leaves, fit a regressor to each, and blend the predictions of neighbours at the borders.
 
-    L leaves of m landmarks cost about as much as one model of m, and hold L·m landmarks; each may learn a metric, a
-    width and a penalty of its own. Rows are split at the median along the direction in which they vary most, so a
-    `LearnedMetric` before it makes it split along features that matter.
+    The sums of L leaves of m landmarks cost as much as those of one model, beside L solves, and they hold L·m
+    landmarks; each leaf may learn a metric, a width and a penalty of its own. Rows are split at the median along the
+    direction in which they vary most, so a `LearnedMetric` before it makes it split along features that matter.
 
     Parameters
     ----------
