@@ -15,6 +15,7 @@ from bigkernel.cli.transforms import steps
 from bigkernel.data.corpus import Corpus, require_columns
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.base import last_step
 from bigkernel.estimators.checks import require_valid
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import KERNELS
@@ -112,11 +113,6 @@ def _kernel(options: dict[str, Any]) -> Kernel:
             raise ConfigError(f"--{width}: not used by the {name} kernel; leave it out")
     given = {key: options[option] for key, option in taken.items() if options[option] is not None}
     return KERNELS[name](**given | ({"nu": float(given["nu"])} if "nu" in given else {}))
-
-
-def last_step(model: Any) -> Any:
-    """Return the last step of a Pipeline, or the estimator itself."""
-    return model[-1] if isinstance(model, Pipeline) else model
 
 
 def build_grid(corpus: Corpus, options: dict[str, Any]) -> tuple[Any, dict[str, list[Any]]]:

@@ -78,8 +78,9 @@ def fit(
     """
     import numpy as np
 
-    from bigkernel.cli.describe import build, chosen_rows, last_step
+    from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.data.corpus import open_corpus
+    from bigkernel.estimators.base import last_step
     from bigkernel.estimators.evaluation import limit_classes
     from bigkernel.events.job import Figures, emit
     from bigkernel.models.persistence import save_model
@@ -202,7 +203,7 @@ def _require_target(path: str, overwrite: bool, what: str, *, run: str | None, n
 
 def _least_bytes(estimator: Any, corpus: Corpus) -> int:
     """Return the least bytes of a model: landmarks, coefficients, and the sums that it keeps."""
-    from bigkernel.cli.describe import last_step
+    from bigkernel.estimators.base import last_step
     from bigkernel.solvers.conjugate_gradients import AUTO_LEAST
 
     last = last_step(estimator)

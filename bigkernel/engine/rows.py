@@ -399,7 +399,7 @@ def _dask_array(frame: dd.DataFrame, name: str) -> da.Array:
     # of the partitions as they will be read: fewer columns may mean other partitions
     counts: Sequence[int] = dask.compute(*(count_of(piece) for piece in pieces))
     tail = () if is_series_like(frame) else (len(frame.columns),)
-    number = dask.delayed(_numbers, pure=True)  # another process names its tasks alike, and so can resume
+    number = dask.delayed(_numbers, pure=True)  # another process gives its tasks the same names, and so can resume
     chunks = [
         da.from_delayed(number(partition, (count, *tail), dtype, f"{name}: partition {i}"), (count, *tail), dtype)
         for i, (partition, count) in enumerate(zip(pieces, counts, strict=True))

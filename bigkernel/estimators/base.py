@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import dask
@@ -22,7 +22,9 @@ import numpy as np
 import zarr
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
+from sklearn.pipeline import Pipeline
 from sklearn.utils._available_if import _AvailableIfDescriptor
+from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import _check_feature_names, check_consistent_length, check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
@@ -90,6 +92,27 @@ def set_parameters(estimator: BaseEstimator, given: Mapping[str, object]) -> Non
     for name, value in given.items():
         if name not in ("self", "__class__"):
             setattr(estimator, name, value)
+
+
+def last_step(model: BaseEstimator) -> BaseEstimator:
+    """Return the last step of a Pipeline, or the model itself."""
+    return model[-1] if isinstance(model, Pipeline) else model
+
+
+class NamedSteps(_BaseComposition):
+    """Base of estimators with a list of (name, estimator): parameters of these are NAME__PARAMETER."""
+
+    _steps_name: ClassVar[str]  # of the parameter that is the list
+
+    def get_params(self, deep: bool = True) -> dict[str, object]:
+        """Return parameters by name, those of the steps as NAME__PARAMETER."""
+        params: dict[str, object] = self._get_params(self._steps_name, deep=deep)
+        return params
+
+    def set_params(self, **params: object) -> Self:
+        """Set parameters by the names of `get_params`; a name in the list replaces its step."""
+        self._set_params(self._steps_name, **params)
+        return self
 
 
 def method_of(estimator: RowsEstimator) -> tuple[fitting.Method, BasisChoice | RowChoice]:
@@ -590,19 +613,24 @@ def score_in_pieces(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample
 
     `DataError`: there is no y, or no row with a target.
     """
-    name, classifier = type(estimator).__name__, isinstance(estimator, ClassifierMixin)
-    rows = as_rows(X, weight=sample_weight) if is_lazy(X) else None
-    if y is None and (rows is None or "y" not in rows.columns):
-        raise DataError(f"{name}.score requires y to be passed, but the target y is None")
-    if rows is None:
+    classifier, missing = isinstance(estimator, ClassifierMixin), f"{type(estimator).__name__}.score requires y"
+    if not is_lazy(X):
+        if y is None:
+            raise DataError(f"{missing} to be passed, but the target y is None")
         return score_in_memory(estimator, X, y, sample_weight)
-    own = as_rows(rows, y if is_lazy(y) else None).column("y")
-    truth = np.asarray(named_labels(own, rows.classes) if own is not None and (y is None or is_lazy(y)) else y)
-    known = (
-        np.isfinite(truth).reshape(len(truth), -1).all(axis=1) if truth.dtype.kind == "f" else np.ones(len(truth), bool)
-    )
-    if classifier and y is None:
-        known &= ~no_label(truth)
+    rows = as_rows(X, weight=sample_weight)
+    if y is None or is_lazy(y):
+        rows = as_rows(rows, y)
+        if (column := rows.column("y")) is None:
+            raise DataError(f"{missing} to be passed, but the target y is None")
+        truth: Array = named_labels(column, rows.classes)
+    else:
+        truth = np.asarray(y)
+    known: Array = np.ones(len(truth), bool)
+    if not classifier:
+        known = np.asarray(np.isfinite(truth).reshape(len(truth), -1).all(axis=1))
+    elif y is None:
+        known = ~no_label(truth)
     pieces = [(ids[known[ids]], np.asarray(estimator.predict(part))[known[ids]]) for ids, part in rows.pieces()]
     ids, predicted = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     if not len(ids):

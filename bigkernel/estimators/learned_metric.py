@@ -171,8 +171,8 @@ class LearnedMetric(RowTransformer):
             labelled &= np.asarray(rows.column("weight")) > 0
         known = np.flatnonzero(labelled)
         count = min(self.n_samples, len(known), max(_FEWEST_ROWS, SAMPLE_BYTES // (8 * rows.shape[1])))
-        sound = (lambda places: rows.sound(known[places])) if rows.bad_rows == "skip" else None
-        ids = known[uniform(len(known), count, rng, usable=sound)] if count else known
+        usable = (lambda places: rows.sound(known[places])) if rows.bad_rows == "skip" else None
+        ids = known[uniform(len(known), count, rng, usable=usable)] if count else known
         if (count := len(ids)) < _FEWEST_ROWS:
             raise DataError(f"{rows.name}: n_samples={count} rows have a label; expected at least {_FEWEST_ROWS}")
         order = rng.permutation(len(ids))
@@ -220,17 +220,14 @@ def _folds_of(
 ) -> tuple[list[HeldOutLoss], HeldOutLoss]:
     """Return the losses to minimise, one a fold, and that of the judging rows; landmarks are among the fitted rows."""
     learning, judging = _cut(sample, np.arange(len(sample.x)) < len(sample.x) * (1 - _JUDGING))
-    n, folds = len(learning.x), _FOLDS if len(learning.x) < _MANY_ROWS else 1
-    place = np.arange(n)
-    if folds == 1:
-        parts = [_cut(learning, place < n * _FITTED)]
-    else:
-        parts = [_cut(learning, place % folds != fold) for fold in range(folds)]
+    n = len(learning.x)
+    place, landmarks = np.arange(n), learning.x[: min(n_landmarks, -(-n // 2))]
+    fitted = [place < n * _FITTED] if n >= _MANY_ROWS else [place % _FOLDS != fold for fold in range(_FOLDS)]
 
     def loss(fitted: Sample, held_out: Sample) -> HeldOutLoss:
-        return HeldOutLoss(kernel, fitted, held_out, learning.x[: min(n_landmarks, -(-n // 2))], run)
+        return HeldOutLoss(kernel, fitted, held_out, landmarks, run)
 
-    return [loss(*part) for part in parts], loss(learning, judging)
+    return [loss(*_cut(learning, inside)) for inside in fitted], loss(learning, judging)
 
 
 def _cut(sample: Sample, inside: Array) -> tuple[Sample, Sample]:

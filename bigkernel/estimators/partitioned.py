@@ -1,6 +1,7 @@
 """Models of parts of the space: rows are split into leaves, each with a model of its own, blended at the borders.
 
-L leaves that each have n/L rows and m landmarks cost as much as one model of m, and hold L·m landmarks.
+The sums of L leaves that each have n/L rows and m landmarks cost as much as those of one model of m, beside L solves,
+and they hold L·m landmarks.
 Shapes: n rows, d features, c targets or classes, L leaves.
 """
 
@@ -24,7 +25,7 @@ from scipy import linalg
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble._base import _set_random_states
-from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.pipeline import make_pipeline
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.multiclass import check_classification_targets
@@ -36,7 +37,7 @@ from bigkernel.engine.process import processors
 from bigkernel.engine.rows import NumpySource, Rows, Source, as_rows
 from bigkernel.engine.sweep import execution
 from bigkernel.errors import DataError, RankDeficiencyWarning
-from bigkernel.estimators.base import available, lacking, score_in_pieces, set_parameters
+from bigkernel.estimators.base import available, lacking, last_step, score_in_pieces, set_parameters
 from bigkernel.estimators.inputs import input_rows, is_lazy, labels_in_memory, no_label, validate_input
 from bigkernel.estimators.learned_metric import SAMPLE_BYTES, LearnedMetric
 from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
@@ -143,6 +144,7 @@ def _principal_direction(x: Array) -> Array:
 class _Partitioned(MetaEstimatorMixin, BaseEstimator):
     """Base of the estimators of leaves: tree, fit leaf by leaf, weighted sums of predictions."""
 
+    _ridge: ClassVar[type[BaseEstimator]] = KernelRidge  # of a leaf whose estimator is not given
     _semi_supervised: ClassVar[bool] = False
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
@@ -162,10 +164,6 @@ class _Partitioned(MetaEstimatorMixin, BaseEstimator):
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         set_parameters(self, locals())
-
-    def _default(self, rows: int) -> BaseEstimator:
-        """Return the estimator of a leaf with so many rows, for `estimator` None."""
-        raise NotImplementedError
 
     def _fit(self, X: RowsLike, y: Array | None) -> Self:
         """Grow the tree on a sample, and fit a clone of the estimator to the rows of every leaf."""
@@ -190,7 +188,7 @@ class _Partitioned(MetaEstimatorMixin, BaseEstimator):
             self.leaf_rows_ = np.zeros(self.n_leaves, np.int64)
             for leaf, (x, targets) in enumerate(_rows_by_leaf(X, rows, y, self.tree_, scratch)):
                 self.leaf_rows_[leaf] = rows_here = as_rows(x).shape[0]
-                model = clone(self.estimator) if self.estimator is not None else self._default(rows_here)
+                model = clone(self._model(rows_here))
                 _set_random_states(model, rng)
                 fits.append(pool.submit(copy_context().run, self._fit_leaf, model, leaf, x, targets))
                 if (ahead := leaf - beside + 1) >= 0:  # no more rows of leaves in memory than are fitted
@@ -200,8 +198,15 @@ class _Partitioned(MetaEstimatorMixin, BaseEstimator):
             emit(Step("fit leaves", self.n_leaves, self.n_leaves))
         return self
 
-    def _model(self) -> BaseEstimator:
-        return self._default(_MOST_LANDMARKS) if self.estimator is None else self.estimator
+    def _model(self, rows: int = 2 * _MOST_LANDMARKS) -> BaseEstimator:
+        """Return the estimator of a leaf with so many rows."""
+        if self.estimator is not None:
+            return self.estimator
+        if rows < _FEWEST_LEARNED:
+            return self._ridge(alpha="gcv")
+        metric = LearnedMetric(method="gradient", n_landmarks=300, n_samples=16_000, max_iter=12)
+        m = min(_MOST_LANDMARKS, rows // 2)
+        return make_pipeline(metric, self._ridge(Gaussian(sigma=1.0), n_landmarks=m, alpha="gcv"))
 
     def _fit_leaf(self, model: BaseEstimator, leaf: int, x: RowsLike, y: Array | None) -> BaseEstimator:
         if isinstance(x, Rows) and not type(last_step(model)).__module__.startswith("bigkernel."):
@@ -236,7 +241,8 @@ class _Partitioned(MetaEstimatorMixin, BaseEstimator):
         return sums
 
     def _values(self, model: BaseEstimator, x: Array) -> Array:
-        raise NotImplementedError
+        """Return what a leaf predicts for rows x, (n, width)."""
+        return np.asarray(model.predict(x), np.float64).reshape(len(x), -1)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -270,11 +276,6 @@ def _rows_by_leaf(
         yield replace(rows, x=NumpySource(x), columns=own, ids={}), None
 
 
-def last_step(model: BaseEstimator) -> BaseEstimator:
-    """Return the last step of a Pipeline, or the model."""
-    return last_step(model[-1]) if isinstance(model, Pipeline) else model
-
-
 @contextmanager
 def _one_warning_each(n_leaves: int, ignored: tuple[type[Warning], ...]) -> Iterator[None]:
     """Repeat the first warning of each category that was raised within the block, with their number."""
@@ -287,14 +288,6 @@ def _one_warning_each(n_leaves: int, ignored: tuple[type[Warning], ...]) -> Iter
         if count := counts.pop(one.category, 0):
             others = f" ({count} such warnings from {n_leaves} leaves)" if count > 1 else ""
             warnings.warn(f"{one.message}{others}", one.category, stacklevel=5)
-
-
-def _leaf_pipeline(ridge: type[BaseEstimator], rows: int) -> BaseEstimator:
-    """Return a ridge on a learned metric for so many rows; on the rows themselves if they are few."""
-    if rows < _FEWEST_LEARNED:
-        return ridge(alpha="gcv")
-    metric = LearnedMetric(method="gradient", n_landmarks=300, n_samples=16_000, max_iter=12)
-    return make_pipeline(metric, ridge(Gaussian(sigma=1.0), n_landmarks=min(_MOST_LANDMARKS, rows // 2), alpha="gcv"))
 
 
 class PartitionedRegressor(RegressorMixin, _Partitioned):
@@ -357,28 +350,21 @@ class PartitionedRegressor(RegressorMixin, _Partitioned):
             rows = as_rows(input_rows(self, X, reset=True), y)
             if (column := rows.column("y")) is None:
                 raise DataError(f"{rows.name}: PartitionedRegressor requires y to be passed, but the target y is None")
-            self.n_outputs_, self._flat = math.prod(column.shape[1:]), column.ndim == 1
+            self._target_shape = column.shape[1:]
             return self._fit(replace(as_rows(rows, column.astype(np.float64)), classes=()), None)
         X, targets = validate_input(self, X, y, reset=True, multi_output=True, y_numeric=True)
         targets = np.asarray(targets, np.float64)  # whole numbers are no classes
-        self._flat, self.n_outputs_ = targets.ndim == 1, math.prod(targets.shape[1:])
+        self._target_shape = targets.shape[1:]
         return self._fit(X, targets)
 
     def predict(self, X: RowsLike) -> Array:
         """Predict targets (n,) or (n, c) of rows X (n, d), which are read step by step if they are not in memory."""
         check_is_fitted(self)
-        values = self._blend(X, self.n_outputs_)
-        return values[:, 0] if self._flat else values
+        return self._blend(X, math.prod(self._target_shape)).reshape(-1, *self._target_shape)
 
     def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
         """Return R² of the predictions."""
         return score_in_pieces(self, X, y, sample_weight)
-
-    def _default(self, rows: int) -> BaseEstimator:
-        return _leaf_pipeline(KernelRidge, rows)
-
-    def _values(self, model: BaseEstimator, x: Array) -> Array:
-        return np.asarray(model.predict(x), np.float64).reshape(len(x), -1)
 
 
 class PartitionedClassifier(ClassifierMixin, _Partitioned):
@@ -408,6 +394,8 @@ class PartitionedClassifier(ClassifierMixin, _Partitioned):
     >>> bool(leaves.score(X, y) > one.fit(X, y).score(X, y) + 0.1)
     True
     """
+
+    _ridge: ClassVar[type[BaseEstimator]] = KernelRidgeClassifier
 
     def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Fit to rows X (n, d) and classes y (n,); y None for a corpus or Rows with their own. See the regressor."""
@@ -451,9 +439,6 @@ class PartitionedClassifier(ClassifierMixin, _Partitioned):
     def _scores(self, X: RowsLike) -> Array:
         check_is_fitted(self)
         return self._blend(X, len(self.classes_))
-
-    def _default(self, rows: int) -> BaseEstimator:
-        return _leaf_pipeline(KernelRidgeClassifier, rows)
 
     def _fit_leaf(self, model: BaseEstimator, leaf: int, x: RowsLike, y: Array | None) -> BaseEstimator:
         labels = _labels(x) if isinstance(x, Rows) else np.asarray(y)

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.utils import get_tags
-from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import score_in_pieces, set_parameters
+from bigkernel.estimators.base import NamedSteps, score_in_pieces, set_parameters
 from bigkernel.estimators.inputs import input_rows, is_lazy, validate_input
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags
 
 
-class ResidualRegressor(RegressorMixin, _BaseComposition):
+class ResidualRegressor(RegressorMixin, NamedSteps):
     """Fit regressors one after the other, each to the residuals of those before it, and sum their predictions.
 
     A linear trend costs one sweep of d×d sums, and kernels do well on what it leaves: without it, landmarks are spent
@@ -51,21 +50,12 @@ class ResidualRegressor(RegressorMixin, _BaseComposition):
     True
     """
 
+    _steps_name: ClassVar[str] = "estimators"
     _semi_supervised: ClassVar[bool] = False
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {"estimators": [list, tuple]}
 
     def __init__(self, estimators: Sequence[tuple[str, BaseEstimator]]) -> None:
         set_parameters(self, locals())
-
-    def get_params(self, deep: bool = True) -> dict[str, object]:
-        """Return parameters by name, those of the stages as NAME__PARAMETER."""
-        params: dict[str, object] = self._get_params("estimators", deep=deep)
-        return params
-
-    def set_params(self, **params: object) -> Self:
-        """Set parameters by the names of `get_params`; a name in the list replaces its stage."""
-        self._set_params("estimators", **params)
-        return self
 
     def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Fit the stages to rows X (n, d) and y (n,) or (n, c); y None for a corpus or Rows with their own.

@@ -17,14 +17,13 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin, clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils._param_validation import Interval
-from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows, as_rows, is_dask_array
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.base import NamedSteps, set_parameters
 from bigkernel.estimators.checks import require_row_squares
 from bigkernel.estimators.inputs import input_rows, is_lazy, is_sound, near_mean, validated_weight
 from bigkernel.kernels.blas import one_thread
@@ -251,7 +250,7 @@ class Projector(RowTransformer):
         return LinearMap(self.mean_, self.components_.T / scale)
 
 
-class RowUnion(RowTransformer, _BaseComposition):
+class RowUnion(RowTransformer, NamedSteps):
     """The weighted features of several row transforms side by side, like scikit-learn's FeatureUnion.
 
     A weight sets how much a transform counts in the distance of two rows. Every transform gets the same rows; all are
@@ -278,6 +277,7 @@ class RowUnion(RowTransformer, _BaseComposition):
     (16, 528)
     """
 
+    _steps_name: ClassVar[str] = "transformer_list"
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         "transformer_list": [list, tuple],
         "transformer_weights": [dict, None],
@@ -290,16 +290,6 @@ class RowUnion(RowTransformer, _BaseComposition):
         transformer_weights: Mapping[str, float] | None = None,
     ) -> None:
         set_parameters(self, locals())
-
-    def get_params(self, deep: bool = True) -> dict[str, object]:
-        """Return parameters by name, those of the transforms as NAME__PARAMETER."""
-        params: dict[str, object] = self._get_params("transformer_list", deep=deep)
-        return params
-
-    def set_params(self, **params: object) -> Self:
-        """Set parameters by the names of `get_params`; a name in the list replaces its transform."""
-        self._set_params("transformer_list", **params)
-        return self
 
     def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Fit a clone of every transform to X (n, d).

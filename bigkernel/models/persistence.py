@@ -24,7 +24,7 @@ from bigkernel import estimators
 from bigkernel.data.visible import log_of
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError
 from bigkernel.estimators import fit_state
-from bigkernel.estimators.base import restore
+from bigkernel.estimators.base import last_step, restore
 from bigkernel.estimators.kernel_basis import FourierBasis, LandmarkBasis, require_frequencies
 from bigkernel.estimators.labelled_rows import LabelledRowsClassifier
 from bigkernel.estimators.partitioned import Tree
@@ -54,6 +54,7 @@ _BY_FEATURE = (
     *("fourier_origin_", "feature_names_in_", "statistics_", "source_mean_"),
 )
 _CATEGORIES = ("categories_", "_infrequent_enabled", "_infrequent_indices", "_default_to_infrequent_mappings")
+_DUMMY = ("classes_", "n_classes_", "class_prior_", "n_outputs_", "_strategy", "sparse_output_")
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "Rescaler": (),
     "UnitNormalizer": (),
@@ -67,16 +68,9 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "RowUnion": (),
     "LearnedMetric": ("weights_", "centre_", "kernel_", "penalty_", "rounds_", "n_iter_", "gain_", "gain_error_"),
     "ResidualRegressor": ("_target_shape",),
-    "PartitionedRegressor": ("tree_", "leaf_rows_", "n_outputs_", "_flat"),
+    "PartitionedRegressor": ("tree_", "leaf_rows_", "_target_shape"),
     "PartitionedClassifier": ("tree_", "leaf_rows_", "classes_"),
-    "sklearn.dummy.DummyClassifier": (
-        "classes_",
-        "n_classes_",
-        "class_prior_",
-        "n_outputs_",
-        "_strategy",
-        "sparse_output_",
-    ),
+    "sklearn.dummy.DummyClassifier": _DUMMY,
     "sklearn.preprocessing.StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
     "sklearn.preprocessing.MinMaxScaler": (
         "min_",
@@ -162,7 +156,7 @@ def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True
     `Predictor.load` refuses some models that `load_model` reads, such as tables of text and kernels that need more than
     NumPy. This is logged at INFO, with the step.
     """
-    last = model[-1] if isinstance(model, Pipeline) else model
+    last = last_step(model)
     if isinstance(last, LabelledRowsClassifier):
         check_is_fitted(last)
         inner = last.estimator_
@@ -376,13 +370,11 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
         require({label for label, _ in named} <= {*_INNER}, f"{kind}: unknown steps")
         vars(step).update(named)
     if kind == "LearnedMetric":
-        sound = {*fitted} >= {*_ATTRIBUTES[kind]} and isinstance(step.kernel_, Gaussian | Matern)
-        require(sound and np.ndim(step.weights_) in (1, 2), f"{kind}: expected weights and a kernel")
+        whole = {*fitted} >= {*_ATTRIBUTES[kind]} and isinstance(step.kernel_, Gaussian | Matern)
+        require(whole and np.ndim(step.weights_) in (1, 2), f"{kind}: expected weights and a kernel")
     if kind == "sklearn.dummy.DummyClassifier":
-        sound = {*fitted} >= {*_ATTRIBUTES[kind]} and step._strategy == "prior" and step.n_outputs_ == 1
-        require(
-            sound and len(step.classes_) == step.n_classes_ == len(step.class_prior_) == 1, f"{kind}: expected a class"
-        )
+        one = {*fitted} >= {*_DUMMY} and len(step.classes_) == step.n_classes_ == len(step.class_prior_) == 1
+        require(one and step._strategy == "prior" and step.n_outputs_ == 1, f"{kind}: expected one class")
     if hasattr(step, "_row_map"):
         step._row_map().width(d)
 
@@ -402,8 +394,9 @@ def _require_tree(step: Any, kind: str, fitted: Mapping[str, Any], n_leaves: int
             f"{kind}: expected distinct classes, and leaves of these",
         )
     else:
-        sound = type(step.n_outputs_) is int and step.n_outputs_ > 0 and type(step._flat) is bool
-        require(sound, f"{kind}: expected a number of outputs")
+        widths = step._target_shape
+        counts = isinstance(widths, tuple) and len(widths) < 2 and all(type(c) is int and c > 0 for c in widths)
+        require(counts, f"{kind}: expected the shape of a target, found {widths!r:.60}")
 
 
 def _set_columns(step: Any, d: int, named: list[tuple[str, Any]]) -> None:

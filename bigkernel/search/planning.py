@@ -23,7 +23,7 @@ from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows, source_of
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import RowsEstimator, method_of
+from bigkernel.estimators.base import RowsEstimator, last_step, method_of
 from bigkernel.estimators.fit_state import Columns, Training
 from bigkernel.estimators.inputs import CellTargets, without_class_weights
 from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice, of_kernel
@@ -107,12 +107,12 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
             model.set_params(**{key: clone(value, safe=False) for key, value in params.items()})
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(f"param_grid: {error}") from error
-        wrapper, wraps_last, last = None, isinstance(model, Pipeline), _last(model)
+        wrapper, wraps_last, last = None, isinstance(model, Pipeline), last_step(model)
         if isinstance(last, TransformedTargetRegressor):
             _require_by_row(last)
             # transforms of targets and of rows commute
             wrapper, model = last, _with_last(model, last.regressor)
-            last = _last(model)
+            last = last_step(model)
         labelled = isinstance(last, LabelledRowsClassifier) and isinstance(last.estimator, RowsEstimator)
         if labelled and not last.estimator._semi_supervised:
             last = last.estimator
@@ -142,10 +142,6 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
         known = index, dict(params), model, last, method, columns, solve_settings
         candidates.append(Candidate(*known, wrapper=wrapper, wraps_last=wraps_last, labelled=labelled))
     return candidates
-
-
-def _last(model: BaseEstimator) -> BaseEstimator:
-    return model[-1] if isinstance(model, Pipeline) else model
 
 
 def _with_last(model: BaseEstimator, last: BaseEstimator) -> BaseEstimator:

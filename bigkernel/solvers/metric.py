@@ -26,6 +26,7 @@ from scipy import linalg, optimize
 from bigkernel.arrays import Array, Index
 from bigkernel.errors import DataError
 from bigkernel.kernels.functions import Gaussian, Matern
+from bigkernel.kernels.landmarks import median_width
 
 T = TypeVar("T")
 Radial = Gaussian | Matern
@@ -224,16 +225,14 @@ def _gradients(block: _Block, tile: Index, coefficients: Array, z: Array) -> Arr
 
 def plain_metric(losses: Sequence[HeldOutLoss]) -> Metric:
     """Choose the width and penalty of the kernel on the rows as they are, by the mean error of all folds."""
-    z = losses[0].landmarks.astype(np.float64)
-    squares = np.einsum("ij,ij->i", z, z)
-    distances = np.sqrt(np.maximum(squares[:, None] + squares - 2 * z @ z.T, 0))[np.triu_indices(len(z), 1)]
-    median = float(np.median(distances)) if len(distances) else 0.0
-    widths = [factor * (median or 1.0) for factor in _WIDTHS]
+    d = losses[0].landmarks.shape[1]
+    median = median_width(losses[0].landmarks, share=1.0)
+    widths = [factor * median for factor in _WIDTHS]
     errors = np.mean([loss.widths_and_penalties(widths) for loss in losses], axis=0)
     if np.isnan(errors).all():
         raise DataError("LearnedMetric: the errors of held-out rows are not finite; scale the rows")
     width, penalty = np.unravel_index(np.nanargmin(errors), errors.shape)
-    return Metric(np.full(z.shape[1], 1 / widths[width]), float(PENALTIES[penalty]), float(errors[width, penalty]))
+    return Metric(np.full(d, 1 / widths[width]), float(PENALTIES[penalty]), float(errors[width, penalty]))
 
 
 def learn_scales(

@@ -32,7 +32,7 @@ PROMISE = 1e-3  # largest error of predictions, relative to their norm, without 
 ENOUGH = PROMISE / 3  # errors are estimated to about a factor of three
 LIMIT = 30.0  # a larger ratio is not due to rounding
 # Rounding ν of moments acts as a penalty of about ν/4. Unit rows of 60,000 digits in float32, σ from 0.5 to 1.4, m up
-# to 4,000 and α = 0.01 meet ν up to 20 α and lose nothing; 17 noisy copies of each row, α = 1e-4, meet 3,000 α.
+# to 4,000 and α = 0.01 reach ν up to 20 α and lose nothing; 17 noisy copies of each row, α = 1e-4, reach 3,000 α.
 PENALTY_LOST = 100.0
 PROBES = 2
 VECTORS = 8  # number of vectors that probe the sums

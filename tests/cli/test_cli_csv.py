@@ -113,6 +113,20 @@ def test_commands_match_columns_by_name_and_ignore_others_and_python_refuses_ano
 
 
 def test_names_pass_through_transforms_and_searches_and_come_from_frames(run, colours):
+    learned = []
+    for name in ("m1", "m2"):
+        run(
+            "fit",
+            "flowers",
+            name,
+            *("--transform", "standardize", "--transform", "metric"),
+            "--landmarks",
+            9,
+            "--sigma",
+            1,
+        )
+        learned.append(load_model(name)[1].weights_.tolist())
+    assert learned[0] == learned[1]
     run("tune", "flowers", "--transform", "standardize", "--landmarks", 9, "--alpha", "0.1,1", "--out", "t")
     assert load_model("t/best.model").feature_names_in_.tolist() == ["width", "height", "age"]
     frame = pd.DataFrame(X, columns=["a", "b", "c"])

@@ -1,0 +1,29 @@
+"""The tables pipeline on scikit-learn's small tables: every method, units, mean errors and ranks."""
+
+import numpy as np
+from pipeline_runs import call, results_of
+
+from pipelines import tables
+
+
+def test_small_tables_compare_all_methods(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "find_spec", lambda name: None)
+    results = results_of("tables", "small", "--landmarks", 60, "--out", tmp_path)
+    methods = {line["method"] for line in results["tables"]}
+    assert methods == {"one kernel", "metric", "metric, leaves", "HistGradientBoosting"}
+    assert {line["table"] for line in results["tables"]} == set(tables.OWN)
+    assert max(line["error"] for line in results["tables"]) < 0.3
+    of_kernel = [line["error"] for line in results["tables"] if line["method"] == "one kernel"]
+    np.testing.assert_allclose(results["methods"][0]["error"], np.mean(of_kernel))
+    np.testing.assert_allclose(sum(line["rank"] for line in results["methods"]), 1 + 2 + 3 + 4)
+
+
+def test_regressions_begin_with_a_trend(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 3))
+    monkeypatch.setattr(tables, "find_spec", lambda name: None)
+    monkeypatch.setattr(tables, "flights", lambda name: (X, 20 * X[:, 0] + np.sin(3 * X[:, 1])))
+    call("tables", "air_time", "--landmarks", 60, "--leaves", 2, "--out", tmp_path / "wide")
+    results = results_of("tables", "air_time", "--landmarks", 60, "--leaves", 2, "--out", tmp_path)
+    errors = {line["method"]: line["error"] for line in results["tables"]}
+    assert errors["metric"] < 0.8 * errors["one kernel"] < 0.8
