@@ -38,6 +38,8 @@ from .estimators import SubspaceAlignment as SubspaceAlignment
 from .estimators import UnitNormalizer as UnitNormalizer
 from .estimators import XNVClassifier as XNVClassifier
 from .estimators.evaluation import predict_to as predict_to
+from .estimators.persistence import load_model as load_model
+from .estimators.persistence import save_model as save_model
 from .kernels.algebra import OnColumns as OnColumns
 from .kernels.algebra import Product as Product
 from .kernels.algebra import Scaled as Scaled
@@ -50,8 +52,6 @@ from .kernels.functions import Polynomial as Polynomial
 from .kernels.functions import Sigmoid as Sigmoid
 from .kernels.given import Pairwise as Pairwise
 from .kernels.positive_definite import check_positive_definite as check_positive_definite
-from .models.persistence import load_model as load_model
-from .models.persistence import save_model as save_model
 from .models.predictor import Predictor as Predictor
 from .search.domain_scoring import DomainScorer as DomainScorer
 from .search.sweep_search import SweepSearchCV as SweepSearchCV

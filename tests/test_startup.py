@@ -73,7 +73,7 @@ def test_importing_the_package_loads_nothing_but_itself():
 
 
 def test_estimators_and_saved_models_do_not_load_dask_arrays():
-    lines = ("import bigkernel.models.persistence", "from bigkernel import KernelRidge")
+    lines = ("import bigkernel.estimators.persistence", "from bigkernel import KernelRidge")
     assert not loaded_by(*lines) & {"dask.array", "dask_ml", "numba", "sparse"}
 
 

@@ -62,7 +62,7 @@ def check(path: str, as_json: bool) -> None:
 
     start = time.perf_counter()
     if is_model(path):
-        from bigkernel.models.persistence import check_model  # imports scikit-learn: a second that rows do not need
+        from bigkernel.estimators.persistence import check_model  # imports scikit-learn: a second that rows do not need
 
         check_model(path)
         figures = {"kind": "model", "intact": True, "protection": "CRC-32 of each array and of the header"}

@@ -82,8 +82,8 @@ def fit(
     from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.base import last_step
     from bigkernel.estimators.evaluation import limit_classes
+    from bigkernel.estimators.persistence import save_model
     from bigkernel.events.job import Figures, emit
-    from bigkernel.models.persistence import save_model
 
     opened = open_corpus(corpus)
     estimator = build(opened, options)
@@ -252,7 +252,7 @@ def predict(
     from bigkernel.data.corpus import open_corpus
     from bigkernel.data.prediction_table import ENDINGS, require_replaceable, write_table
     from bigkernel.estimators.evaluation import split
-    from bigkernel.models.persistence import load_model
+    from bigkernel.estimators.persistence import load_model
 
     loaded, opened = load_model(model), open_corpus(corpus)
     table = out.lower().endswith(ENDINGS)
@@ -305,8 +305,8 @@ def score(
     from bigkernel.cli.describe import chosen_rows
     from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.evaluation import evaluate, limit_classes
+    from bigkernel.estimators.persistence import load_model
     from bigkernel.events.job import Figures, emit
-    from bigkernel.models.persistence import load_model
 
     loaded, opened, title = load_model(model), open_corpus(corpus), f"{model} on {corpus}"
     rows = chosen_rows(opened, on_bad_rows, getattr(loaded, "feature_names_in_", None))

@@ -182,8 +182,8 @@ def _write_results(
 ) -> dict[str, Any]:
     """Write the best model, the table and the records; return the figures to show."""
     from bigkernel.data.atomic_write import clear_orphans, write_json
+    from bigkernel.estimators.persistence import save_model
     from bigkernel.events.job import plain
-    from bigkernel.models.persistence import save_model
 
     clear_orphans(target / "best.model")
     save_model(search.best_estimator_, target / "best.model", overwrite=True)

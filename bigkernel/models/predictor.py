@@ -1,6 +1,6 @@
 """A fitted model that needs only NumPy: row maps, then f(x) = φ(x)ᵀW + b, by the same code as the model.
 
-Model files store it first (`models.persistence`), so that reading it needs no scikit-learn, Dask or zarr.
+Model files store it first (`estimators.persistence`), so that reading it needs no scikit-learn, Dask or zarr.
 Shapes: n rows, d features, c classes or targets.
 """
 

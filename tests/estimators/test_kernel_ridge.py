@@ -16,7 +16,7 @@ from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Linear, Line
 from bigkernel.engine.rows import ZarrSource
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLargeError, RankDeficiencyWarning
 from bigkernel.estimators import checks
-from bigkernel.models.persistence import load_model, save_model
+from bigkernel.estimators.persistence import load_model, save_model
 
 rng = np.random.default_rng(20120626)
 N, D, C, M = 120, 4, 3, 15

@@ -15,7 +15,7 @@ from sklearn.base import clone
 import bigkernel
 from bigkernel import Gaussian, KernelRidge
 from bigkernel.estimators import fitting
-from bigkernel.models import persistence
+from bigkernel.estimators import persistence
 
 DESIGN = Path(bigkernel.__file__).with_name("DESIGN.md").read_text()
 rng = np.random.default_rng(8)

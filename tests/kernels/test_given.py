@@ -88,7 +88,7 @@ def test_models_of_matrices_and_of_named_kernels_are_stored_and_those_of_functio
         ("matrix", bk.KernelRidge("precomputed"), K),
         ("chi2", bk.KernelRidge("chi2", gamma=0.5, n_landmarks=10), X),
     ):
-        with caplog.at_level("INFO", "bigkernel.models"):
+        with caplog.at_level("INFO", "bigkernel.estimators"):
             bk.save_model(model.fit(rows, y), tmp_path / name)
         assert re.search("Predictor.load refuses .* the .* kernel needs more than NumPy", caplog.text)
         caplog.clear()

@@ -226,7 +226,7 @@ def test_columns_of_text_are_predicted_bit_by_bit(tmp_path, caplog, transformers
     if output == "pandas":
         columns.set_params(**{name: False for name in columns.get_params() if name.endswith("sparse_output")})
     model = make_pipeline(columns, bk.KernelRidge(GAUSSIAN, **SMALL)).set_output(transform=output).fit(table, Y)
-    with caplog.at_level("INFO", "bigkernel.models"):
+    with caplog.at_level("INFO", "bigkernel.estimators"):
         bk.save_model(model, tmp_path / "model")
     assert re.search("Predictor.load refuses .*: step 'columntransformer': ", caplog.text)
     loaded = bk.load_model(tmp_path / "model")
