@@ -7,7 +7,8 @@ that subtree is read. Dask accepts unknown keys and wrong types; `settings()` do
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,10 @@ class Settings:
 _RANGES = {one.name: one.metadata["range"] for one in fields(Settings) if one.metadata}
 
 
+# those of the driver, in a task that runs a job of its own
+given_settings: ContextVar[Settings | None] = ContextVar("bigkernel_settings", default=None)
+
+
 def settings(**overrides: int | None) -> Settings:
     """Read the `bigkernel:` subtree of Dask's configuration, with `overrides` (None: not given) on top.
 
@@ -62,6 +67,9 @@ def settings(**overrides: int | None) -> Settings:
     ConfigError
         Unknown key, wrong type or value out of range; names the key's path.
     """
+    if (given := given_settings.get()) is not None:
+        changed: dict[str, Any] = {key: value for key, value in overrides.items() if value is not None}
+        return replace(given, **changed)
     found = dask.config.get("bigkernel")
     if not isinstance(found, dict):
         raise ConfigError(f"bigkernel: expected a mapping of settings, found {type(found).__name__}")

@@ -113,7 +113,7 @@ def create(
     `ids` are written at once.
     """
     classes = [] if predictor.classes is None else predictor.classes.tolist()
-    c, ids = predictor.coef.shape[1], ids or {}
+    c, ids = predictor.width - std, ids or {}
     sample = stored_form(predictor, np.zeros((0, c)), flat=flat)
     row_bytes = 8 * (math.prod(sample.shape[1:]) + (c if decision else 0) + std + len(ids))
     require_free(path, n_rows * row_bytes, "the prediction store")

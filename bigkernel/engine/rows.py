@@ -63,6 +63,11 @@ class Source(Protocol):
         """Row ids where the natural pieces begin, 0 first, n last; empty if there are none."""
         return ()
 
+    @property
+    def segment_rows(self) -> int:
+        """Most rows of a segment of a sweep; 0: as configured."""
+        return 0
+
     def read(self, start: int, stop: int) -> Array:
         """Read rows start … stop."""
 
@@ -547,6 +552,8 @@ class Rows:
 
     def bounds(self, config: Settings) -> tuple[int, ...]:
         """Return row ids where the steps of a sweep begin: whole chunks of the input, joined up to a few MB."""
+        if self.x.segment_rows:
+            return self._pieces(self.x.segment_rows)
         n, target = len(self), max(1, int(config.chunk_bytes // max(1, self.row_bytes)))
         if n and not self.x.steps:
             # in memory: enough steps to give every segment one, of at least a quarter of a block

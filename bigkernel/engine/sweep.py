@@ -319,7 +319,7 @@ def plan_sweep(rows: Rows, statistic: Statistic, config: Settings | None = None)
         rows.x.dtype.itemsize,
         footprint,
         column_bytes=sum(math.prod(source.shape[1:]) * source.dtype.itemsize for source in rows.columns.values()),
-        segment_rows=config.segment_rows,
+        segment_rows=rows.x.segment_rows or config.segment_rows,
         min_segments=config.min_segments,
     )
     stored_share = None

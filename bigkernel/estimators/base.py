@@ -387,7 +387,7 @@ class RowsEstimator(BaseEstimator):
         if isinstance(self, ClassifierMixin):
             rows, targets = class_targets(self, rows, y if y is None else plain_labels(y), self.classes_)
         else:
-            targets = Targets(len(self._coefficients()[1]), missing=-1 if y is None and rows.classes else None)
+            targets = Targets(self._predictor().width, missing=-1 if y is None and rows.classes else None)
             rows = as_rows(rows, y)
         rows = as_rows(rows, weight=sample_weight)
         shift = near_target(rows, targets)

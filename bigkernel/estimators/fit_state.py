@@ -21,6 +21,7 @@ from bigkernel.solvers.pseudo_labels import PseudoLabels, SourceTarget
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
+from bigkernel.statistics.leaves import Leaves
 from bigkernel.statistics.moments import Moments, Targets, add, uncentre, unshift_targets
 from bigkernel.statistics.predictor import Calibration
 from bigkernel.streaming.plan import Accumulator
@@ -415,9 +416,15 @@ class ProjectionFit:
     solution: Solution
 
 
+@dataclass(frozen=True, eq=False)
+class PartitionedFit:
+    """A fit of leaves."""
+
+    inputs: Inputs
+    leaves: Leaves
+
+
 Fit = MomentFit | ExactFit | IterativeFit
-
-
 V = TypeVar("V")
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone, is_classifier
-from sklearn.dummy import DummyClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
@@ -27,23 +26,28 @@ from bigkernel.estimators import fit_state
 from bigkernel.estimators.base import last_step, restore
 from bigkernel.estimators.kernel_basis import FourierBasis, LandmarkBasis, require_frequencies
 from bigkernel.estimators.labelled_rows import LabelledRowsClassifier
-from bigkernel.estimators.partitioned import Tree
 from bigkernel.kernels.functions import SCALES, Gaussian, Matern
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, unpack, write
-from bigkernel.models.predictor import Predictor
+from bigkernel.models.predictor import Predictor, require_fitting, require_leaves
 from bigkernel.models.predictor import kind_of as predictor_kind
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.solvers.residuals import VECTORS
 from bigkernel.statistics.predictor import Calibration
 
 log = log_of(__name__)
-_FITS = (fit_state.MomentFit, fit_state.ExactFit, fit_state.IterativeFit, fit_state.ProjectionFit)
+_FITS = (
+    fit_state.MomentFit,
+    fit_state.ExactFit,
+    fit_state.IterativeFit,
+    fit_state.ProjectionFit,
+    fit_state.PartitionedFit,
+)
 _SOLUTIONS = [
     kind for kind in vars(fit_state).values() if isinstance(kind, type) and issubclass(kind, fit_state.Solution)
 ]
 _BASES = (LandmarkBasis, FourierBasis, fit_state.RowBasis)
 _CLASSES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, fit_state.Inputs, PseudoLabels, Calibration, Tree)
+    kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, fit_state.Inputs, PseudoLabels, Calibration)
 }
 _NO_STEPS = ("passthrough", "drop")
 _IMAGE = ("image_height_", "image_width_")
@@ -54,7 +58,6 @@ _BY_FEATURE = (
     *("fourier_origin_", "feature_names_in_", "statistics_", "source_mean_"),
 )
 _CATEGORIES = ("categories_", "_infrequent_enabled", "_infrequent_indices", "_default_to_infrequent_mappings")
-_DUMMY = ("classes_", "n_classes_", "class_prior_", "n_outputs_", "_strategy", "sparse_output_")
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "Rescaler": (),
     "UnitNormalizer": (),
@@ -68,9 +71,6 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "RowUnion": (),
     "LearnedMetric": ("weights_", "centre_", "kernel_", "penalty_", "rounds_", "n_iter_", "gain_", "gain_error_"),
     "ResidualRegressor": ("_target_shape",),
-    "PartitionedRegressor": ("tree_", "leaf_rows_", "_target_shape"),
-    "PartitionedClassifier": ("tree_", "leaf_rows_", "classes_"),
-    "sklearn.dummy.DummyClassifier": _DUMMY,
     "sklearn.preprocessing.StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
     "sklearn.preprocessing.MinMaxScaler": (
         "min_",
@@ -96,12 +96,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "sklearn.compose.ColumnTransformer": ("sparse_output_", "output_indices_", "_columns", "_indices"),
 }
 # fitted steps of lists: the attribute that holds them, and the parameter with their names, or a single step
-_LISTS = {
-    "RowUnion": ("transformers_", "transformer_list"),
-    "ResidualRegressor": ("estimators_", "estimators"),
-    "PartitionedRegressor": ("leaves_", "estimator"),
-    "PartitionedClassifier": ("leaves_", "estimator"),
-}
+_LISTS = {"RowUnion": ("transformers_", "transformer_list"), "ResidualRegressor": ("estimators_", "estimators")}
 _COMMON = ("n_features_in_", "feature_names_in_", "_sklearn_output_config")
 _INNER = ("indicator_", "regressor_", "transformer_")  # of scikit-learn, fitted
 _ADVICE = "joblib.dump or skops.io.dump store any Pipeline, and such files must only be loaded from trusted sources"
@@ -237,8 +232,8 @@ def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
     inner: list[tuple[str, Any]] = []
     if name in _LISTS:
         fitted, given = _LISTS[name]
-        labels = range(len(step.leaves_)) if given == "estimator" else (label for label, _ in getattr(step, given))
-        inner = [(str(label), one) for label, one in zip(labels, getattr(step, fitted), strict=True)]
+        labels = [label for label, _ in getattr(step, given)]
+        inner = list(zip(labels, getattr(step, fitted), strict=True))
     elif name == "sklearn.compose.ColumnTransformer":
         columns = {label: [int(i) for i in own] for label, own in step._transformer_to_input_indices.items()}
         # of no columns a transformer is not fitted
@@ -300,11 +295,7 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
         params["categories"] = list(categories)
     named = _unpack_named(said["inner"], contents) if "inner" in said else []
     if name in _LISTS:
-        clones = [(label, clone(one)) for label, one in named]
-        if _LISTS[name][1] != "estimator":
-            params[_LISTS[name][1]] = clones
-        elif params["estimator"] is not None:  # a leaf of one class has another
-            params["estimator"] = next((one for _, one in clones if not isinstance(one, DummyClassifier)), None)
+        params[_LISTS[name][1]] = [(label, clone(one)) for label, one in named]
     if name == "sklearn.compose.ColumnTransformer":
         params["transformers"] = []
     if name == "sklearn.compose.TransformedTargetRegressor":
@@ -321,7 +312,9 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
         _set_attributes(step, name, fitted, named)
     else:
         require(isinstance(fitted, _FITS), f"{kind.__name__}: expected a fit, found {fitted!r:.60}")
-        _require_fit(step, fitted)
+        partitioned = isinstance(fitted, fit_state.PartitionedFit)
+        require(partitioned == ("n_leaves" in params), f"{kind.__name__}: expected another fit")
+        (_require_leaves if partitioned else _require_fit)(step, fitted)
         restore(step, fitted.inputs, fitted)
     return step
 
@@ -364,39 +357,14 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
         require(bool(held) and fits, f"{kind}: expected steps of {d} features")
         if kind != "RowUnion":
             require(all(hasattr(one, "predict") for one in held), f"{kind}: expected estimators")
-        if "tree_" in _ATTRIBUTES[kind]:
-            _require_tree(step, kind, fitted, len(held), d)
     else:
         require({label for label, _ in named} <= {*_INNER}, f"{kind}: unknown steps")
         vars(step).update(named)
     if kind == "LearnedMetric":
         whole = {*fitted} >= {*_ATTRIBUTES[kind]} and isinstance(step.kernel_, Gaussian | Matern)
         require(whole and np.ndim(step.weights_) in (1, 2), f"{kind}: expected weights and a kernel")
-    if kind == "sklearn.dummy.DummyClassifier":
-        one = {*fitted} >= {*_DUMMY} and len(step.classes_) == step.n_classes_ == len(step.class_prior_) == 1
-        require(one and step._strategy == "prior" and step.n_outputs_ == 1, f"{kind}: expected one class")
     if hasattr(step, "_row_map"):
         step._row_map().width(d)
-
-
-def _require_tree(step: Any, kind: str, fitted: Mapping[str, Any], n_leaves: int, d: int) -> None:
-    """Raise `ModelRejectedError` unless the tree, the leaves and what they predict belong together."""
-    tree = fitted.get("tree_")
-    require(isinstance(tree, Tree) and set(fitted) >= {*_ATTRIBUTES[kind]}, f"{kind}: expected a tree and its leaves")
-    assert isinstance(tree, Tree)
-    arrays = {"directions": (tree.directions, (n_leaves - 1, d)), "rows of leaves": (step.leaf_rows_, (n_leaves,))}
-    _require_shapes(kind, arrays | {side: (getattr(tree, side), (n_leaves - 1,)) for side in ("lower", "upper")})
-    require(n_leaves == step.n_leaves, f"{kind}: expected {step.n_leaves} leaves, found {n_leaves}")
-    if "classes_" in fitted:
-        known = isinstance(step.classes_, np.ndarray) and np.array_equal(np.unique(step.classes_), step.classes_)
-        require(
-            known and all(np.isin(leaf.classes_, step.classes_).all() for leaf in step.leaves_),
-            f"{kind}: expected distinct classes, and leaves of these",
-        )
-    else:
-        widths = step._target_shape
-        counts = isinstance(widths, tuple) and len(widths) < 2 and all(type(c) is int and c > 0 for c in widths)
-        require(counts, f"{kind}: expected the shape of a target, found {widths!r:.60}")
 
 
 def _set_columns(step: Any, d: int, named: list[tuple[str, Any]]) -> None:
@@ -450,6 +418,17 @@ def _require_fit(step: Any, fit: Any) -> None:
     kind: Any = step._method().solution_type if hasattr(step, "_method") else object
     require(isinstance(solution, kind) and not (inputs.flat and c != 1), f"{name}: the solution has an unexpected type")
     _require_basis(name, basis, d)
+
+
+def _require_leaves(step: Any, fit: Any) -> None:
+    """Raise `ModelRejectedError` unless the leaves of a fit belong together."""
+    leaves, inputs = fit.leaves, fit.inputs
+    require_leaves(leaves, inputs.n_features)
+    same = (leaves.classes is None) == (inputs.classes is None) and is_classifier(step) == (leaves.classes is not None)
+    require(same and len(leaves.leaves) == step.n_leaves, f"{type(step).__name__}: expected {step.n_leaves} leaves")
+    require(not (inputs.flat and leaves.width != 1), f"{type(step).__name__}: expected one target")
+    for leaf in leaves.leaves:
+        require_fitting(leaf.predictor)
 
 
 def _statistics(fit: Any, p: int) -> dict[str, tuple[Any, tuple[int, ...]]]:

@@ -91,10 +91,18 @@ def write(
         raise DataError(f"{os.fspath(path)}: already exists; choose another path or set overwrite")
     if os.path.exists(path) and not is_model(path):
         raise DataError(f"{os.fspath(path)}: expected a model to replace, found something else; choose another path")
-    header = _header(values, arrays)
     with atomic_write.writing(path, passing=False):
         atomic_write.make_directories(os.path.dirname(os.path.abspath(path)))
-    with claimed(path, "the model"), atomic_write.replacing(path) as scratch, open(scratch, "wb") as file:
+    with claimed(path, "the model"):
+        write_file(path, values, arrays)
+
+
+def write_file(path: str | os.PathLike[str], values: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    """Write a description and its arrays; the file appears complete or not at all, in place of any other."""
+    from bigkernel.data.atomic_write import replacing
+
+    header = _header(values, arrays)
+    with replacing(path) as scratch, open(scratch, "wb") as file:
         file.write(len(header).to_bytes(_LENGTH_BYTES, "little") + header)
         for array in arrays.values():
             file.write(_bytes_of(array))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
@@ -18,10 +18,11 @@ from bigkernel import images
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.algebra import Kernel, OnColumns, Product, Scaled, Sum
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, WithoutCaches, slice_map
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, WithoutCaches
 from bigkernel.kernels.functions import KERNELS
 from bigkernel.kernels.given import Pairwise
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, stored_fields, unpack
+from bigkernel.statistics.leaves import Leaf, Leaves, Tree
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.statistics.predictor import Projection, log_softmax, softmax
 from bigkernel.streaming.chunk import Chunk, RowMap, is_plain, mapped_width
@@ -32,7 +33,8 @@ _FEATURES = (IdentityMap, LandmarkMap)
 _MAPS = (Scale, UnitNorm, Standardize, LinearMap, SideBySide, Projection)
 # imported on demand
 _IMAGE_MAPS = ("MomentNormalise", "Orientations")
-_CLASSES: dict[str, type[Any]] = {kind.__name__: kind for kind in (Expansion, *_FEATURES, *_MAPS)}
+_CLASSES: dict[str, type[Any]] = {kind.__name__: kind for kind in (Expansion, Tree, Leaf, Leaves, *_FEATURES, *_MAPS)}
+_CLASSES["Expansion"] = Expansion  # as annotated
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -44,7 +46,7 @@ class Predictor(WithoutCaches):
     Attributes
     ----------
     n_features : d of the input rows
-    expansion : f of the mapped rows: features, coefficients, intercept, and labels of classes
+    expansion : f of the mapped rows: features, coefficients, intercept, and labels of classes; or leaves of such
     row_maps : applied to the rows in order
     flat : whether predicted numbers are one column, (n,)
     feature_names : (d,) names of the features of the fit, or None
@@ -61,13 +63,13 @@ class Predictor(WithoutCaches):
     """
 
     n_features: int
-    expansion: Expansion
+    expansion: Expansion | Leaves
     row_maps: tuple[RowMap, ...] = ()
     flat: bool = False
     feature_names: Array | None = None
 
     def __post_init__(self) -> None:
-        for row_map in _each(self.row_maps):
+        for row_map in _row_maps(self):
             if kind_of(type(row_map).__name__) is not type(row_map):
                 raise _needs_more(f"the row map {row_map.name!r}")
         for expansion in _expansions(self):
@@ -105,8 +107,9 @@ class Predictor(WithoutCaches):
         )
 
     def __repr__(self) -> str:
-        features, c = self.expansion.features, self.expansion.width
-        by = f"{features.width:,} landmarks" if isinstance(features, LandmarkMap) else "a linear model"
+        c, of = self.expansion.width, [one.features for one in _models(self)]
+        by = f"{sum(one.width for one in of):,} landmarks" if isinstance(of[0], LandmarkMap) else "a linear model"
+        by += f" in {len(of):,} leaves" if isinstance(self.expansion, Leaves) else ""
         return f"Predictor({self.n_features:,} features, {by}, {c} {'targets' if self.classes is None else 'classes'})"
 
     @property
@@ -149,9 +152,9 @@ class Predictor(WithoutCaches):
         return self.expansion.logits_of(self._values(X))
 
     @cached_property
-    def _sliced(self) -> Expansion:
+    def _sliced(self) -> Expansion | Leaves:
         """The expansion with many landmarks in slices, as in the model."""
-        return replace(self.expansion, features=slice_map(self.expansion.features))
+        return self.expansion.sliced()
 
     def _values(self, X: Any) -> Array:
         x = self._rows(X)
@@ -233,10 +236,23 @@ def _each(row_maps: tuple[RowMap, ...]) -> Iterator[RowMap]:
                 yield from _each(chain)
 
 
+def _row_maps(predictor: Predictor) -> Iterator[RowMap]:
+    """Yield the row maps of the predictor, and those of its leaves."""
+    yield from _each(predictor.row_maps)
+    for leaf in predictor.expansion.leaves if isinstance(predictor.expansion, Leaves) else ():
+        yield from _each(leaf.row_maps)
+
+
+def _models(predictor: Predictor) -> list[Expansion]:
+    """Return the expansion of the predictor, or those of its leaves."""
+    whole = predictor.expansion
+    return [leaf.predictor for leaf in whole.leaves] if isinstance(whole, Leaves) else [whole]
+
+
 def _expansions(predictor: Predictor) -> Iterator[Expansion]:
-    """Yield the expansion of the predictor, and those of its projections."""
-    yield predictor.expansion
-    yield from (row_map.predictor for row_map in _each(predictor.row_maps) if isinstance(row_map, Projection))
+    """Yield the expansions of the predictor, and those of its projections."""
+    yield from _models(predictor)
+    yield from (row_map.predictor for row_map in _row_maps(predictor) if isinstance(row_map, Projection))
 
 
 def _needs_more(what: str) -> ConfigError:
@@ -256,14 +272,16 @@ def _require_valid(predictor: Predictor, limit_bytes: int) -> None:
     """Raise if shapes are inconsistent, or it takes more memory than allowed."""
     d, names = predictor.n_features, predictor.feature_names
     require(names is None or (names.dtype.kind == "U" and names.shape == (d,)), f"expected {d} feature names")
-    mapped_width(predictor.row_maps, d)  # refuses maps that do not fit each other
-    for row_map in _each(predictor.row_maps):
+    mapped = mapped_width(predictor.row_maps, d)  # refuses maps that do not fit each other
+    if isinstance(predictor.expansion, Leaves):
+        require_leaves(predictor.expansion, mapped)
+    for row_map in _row_maps(predictor):
         if isinstance(row_map, SideBySide):
             each = row_map.chains and len(row_map.scales) == len(row_map.chains)
             require(each, "expected a number for each map of the union")
     held = 0
     for expansion in _expansions(predictor):
-        _require_fitting(expansion)
+        require_fitting(expansion)
         if isinstance(one := expansion.features, LandmarkMap):
             # a combined kernel prepares the landmarks for each kernel inside
             held += one.kernel.prepared_bytes(one.width, one.n_features, one.dtype.itemsize)
@@ -271,7 +289,7 @@ def _require_valid(predictor: Predictor, limit_bytes: int) -> None:
     require(held <= limit_bytes, room)
 
 
-def _require_fitting(expansion: Expansion) -> None:
+def require_fitting(expansion: Expansion) -> None:
     """Raise unless features, coefficients, intercept and labels have consistent shapes."""
     features, coef, intercept, classes = expansion.features, expansion.coef, expansion.intercept, expansion.classes
     c = len(intercept)
@@ -288,3 +306,18 @@ def _require_fitting(expansion: Expansion) -> None:
     )
     different = classes is None or (classes.shape == (c,) and len(set(classes.tolist())) == c)
     require(different, f"expected {c} distinct labels")
+
+
+def require_leaves(whole: Leaves, d: int) -> None:
+    """Raise unless the tree and the leaves belong together and to rows of d features."""
+    tree, splits, classes = whole.tree, len(whole.leaves) - 1, whole.classes
+    shapes = tree.directions.shape, tree.lower.shape, tree.upper.shape
+    require(shapes == ((splits, d), (splits,), (splits,)), f"expected {splits} splits of {d} features, found {shapes}")
+    ordered = classes is None or (classes.ndim == 1 and np.array_equal(np.unique(classes), classes))
+    require(ordered and (classes is None or len(classes) == whole.width), f"expected {whole.width} sorted classes")
+    for leaf in whole.leaves:
+        require(isinstance(leaf, Leaf), f"expected a leaf, found {leaf!r:.60}")
+        features = leaf.predictor.features
+        inner = features.n_features if isinstance(features, LandmarkMap) else features.width
+        fits = mapped_width(leaf.row_maps, d) == inner and leaf.predictor.width == whole.width
+        require(fits, f"expected leaves of {d} features and {whole.width} targets")

@@ -9,10 +9,11 @@ w_k p_k(x), w the class weights. Shapes: n rows, d features, p columns of φ, c 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
@@ -42,6 +43,10 @@ class Predictor(WithoutCaches):
     def of(cls, features: BlockMap, coef: Array, intercept: Array, classes: Array | None = None) -> Predictor:
         """Create a predictor that reads many landmarks in slices."""
         return cls(slice_map(features), coef, intercept, classes)
+
+    def sliced(self) -> Self:
+        """Return a predictor that reads many landmarks in slices."""
+        return replace(self, features=slice_map(self.features))
 
     @property
     def width(self) -> int:
@@ -91,11 +96,15 @@ class Predictor(WithoutCaches):
             with chunk.work.stage("predict"):
                 out += phi @ self.weights[columns]
 
+    def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:
+        """Return rows of the chunk, all or those of `index`, in the blocks that `fill` takes."""
+        return chunk.blocks(index)
+
     def values(self, chunk: Chunk) -> Array:
         """Compute f of every row of the chunk, (n, c) float64."""
         self.prepare()
         out = np.empty((len(chunk), self.width))
-        for block in chunk.blocks():
+        for block in self.blocks_of(chunk):
             self.fill(chunk, block, out[block])
         return out
 

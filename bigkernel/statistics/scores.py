@@ -73,7 +73,7 @@ class ScoreStatistic(Sums):
         return Footprint(predictor.flops_per_row, 8 * (c * c + 5 * c + 3 * _BINS + 2) + kept, work)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        for block in chunk.blocks(np.flatnonzero(self.targets.labelled_in(chunk))):
+        for block in self.predictor.blocks_of(chunk, np.flatnonzero(self.targets.labelled_in(chunk))):
             truth = self.targets.one_hot(chunk, block)
             values = np.empty(truth.shape)
             self.predictor.fill(chunk, block, values)

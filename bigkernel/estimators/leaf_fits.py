@@ -1,0 +1,367 @@
+"""The two sweeps of a partitioned fit: rows are written leaf by leaf, then every leaf is fitted to its own.
+
+Both publish files in one directory, each complete or not at all: of the rows of a chunk, ordered by leaf, and of the
+model of a leaf. Rows in memory are not written again, only their numbers.
+Shapes: n rows, d features, L leaves.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import Context
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.pipeline import Pipeline
+
+from bigkernel import errors
+from bigkernel.arrays import Array, DType
+from bigkernel.config import Settings, given_settings
+from bigkernel.data.atomic_write import replacing
+from bigkernel.data.fingerprint import fingerprint
+from bigkernel.engine.rows import NumpySource, Rows, Source, SparseSource
+from bigkernel.engine.sweep import Execution, execution
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.base import RowsEstimator, last_step
+from bigkernel.kernels.feature_maps import IdentityMap
+from bigkernel.models.file import LIMIT_BYTES, Packing, opened, unpack, write_file
+from bigkernel.models.predictor import Predictor, kind_of
+from bigkernel.statistics.leaves import Leaf, Tree
+from bigkernel.statistics.moments import Targets, add
+from bigkernel.statistics.predictor import Predictor as Expansion
+from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
+
+_COLUMNS = ("y", "weight", "domain")  # that fits of leaves use
+
+
+@dataclass(frozen=True, eq=False)
+class LeafRows:
+    """A statistic that writes the rows of every chunk, ordered by leaf; accumulates the number of `rows` (L,)."""
+
+    tree: Tree
+    path: str = field(metadata=NOT_COMPARED)
+    starts: tuple[int, ...]  # first row of every chunk
+    dtype: DType  # of a row as written, with the fields x, y, …, or of its number
+    skips: bool  # bad rows have weight 0, and are left out
+
+    @classmethod
+    def of(cls, tree: Tree, path: Path, rows: Rows, bounds: tuple[int, ...]) -> LeafRows:
+        """Return the statistic for rows between bounds."""
+        written: dict[str, Source] = {"x": rows.x} | {key: rows.columns[key] for key in _COLUMNS if key in rows.columns}
+        fields = [(name, source.dtype, source.shape[1:]) for name, source in written.items()]
+        dtype: DType = np.dtype(np.int64) if rows.in_memory else np.dtype(fields)
+        return cls(tree, str(path), bounds[:-1], dtype, rows.bad_rows == "skip")
+
+    def zero(self) -> Accumulator:
+        return {"rows": np.zeros(self.tree.n_leaves)}
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        return add(a, b)
+
+    def footprint(self, block_rows: int) -> Footprint:
+        d, most = self.tree.directions.shape[1], int(np.diff(self.starts).max(initial=block_rows))
+        return Footprint(2.0 * d * self.tree.n_leaves.bit_length(), 8, most * (8 * d + 4 * self.dtype.itemsize + 64))
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        x = chunk.load(slice(None), self.tree.directions.shape[1], np.float64)
+        members = [places for places, _ in self.tree.leaves(x)]
+        if self.skips and chunk.weight is not None:
+            members = [places[chunk.weight[places] > 0] for places in members]
+        counts = np.array([len(places) for places in members])
+        order = np.concatenate(members)
+        if self.dtype.names is None:
+            written: Array = order + chunk.start
+        else:
+            written = np.empty(len(order), self.dtype)
+            for name in self.dtype.names:
+                written[name] = getattr(chunk, name)[order]
+        with chunk.work.stage("write"):
+            self._write(chunk.start, counts, written)
+        total["rows"] += counts
+
+    def _write(self, start: int, counts: Array, rows: Array) -> None:
+        if not Path(self.path).is_dir():
+            raise DataError(
+                f"{self.path}: not found on a worker; fit inside executing(run=…), with a directory that all machines "
+                "share"
+            )
+        ends = np.cumsum(counts)
+        sums = [
+            zlib.crc32(rows[end - count : end].view(np.uint8).data) for count, end in zip(counts, ends, strict=True)
+        ]
+        with replacing(self._file(start)) as scratch, open(scratch, "wb") as file:
+            file.write(np.array([ends, sums], np.int64).data)
+            file.write(rows.data)
+
+    def _file(self, start: int) -> Path:
+        return Path(self.path) / f"{start}.rows"
+
+    def is_whole(self) -> bool:
+        """Return whether the file of every chunk is there, with as many bytes as it says."""
+        for start in self.starts:
+            try:
+                ends, _ = self._places(start)
+                size = self._file(start).stat().st_size
+            except (OSError, DataError):
+                return False
+            if size != 16 * self.tree.n_leaves + int(ends[-1]) * self.dtype.itemsize:
+                return False
+        return True
+
+    def _places(self, start: int) -> Array:
+        """Return where the rows of each leaf end in the file of a chunk, and their CRC-32, (2, L)."""
+        places = np.fromfile(self._file(start), np.int64, 2 * self.tree.n_leaves)
+        if len(places) != 2 * self.tree.n_leaves:
+            raise DataError(f"{self._file(start)}: expected the rows of {self.tree.n_leaves} leaves, found fewer bytes")
+        return places.reshape(2, -1)
+
+    def rows_of(self, leaf: int) -> Array:
+        """Read the rows of a leaf in their order, (r,) of `dtype`."""
+        parts = [np.empty(0, self.dtype)]
+        for start in self.starts:
+            ends, sums = self._places(start)
+            first, end = int(ends[leaf - 1]) if leaf else 0, int(ends[leaf])
+            at = 16 * self.tree.n_leaves + first * self.dtype.itemsize
+            part = np.fromfile(self._file(start), self.dtype, end - first, offset=at)
+            if zlib.crc32(part.view(np.uint8).data) != sums[leaf]:
+                raise DataError(f"{self._file(start)}: the rows of leaf {leaf + 1} were changed; start a new run")
+            parts.append(part)
+        return np.concatenate(parts)
+
+
+class Whole:
+    """Rows as given; those in memory stay in this process, and of others only what all rows share is sent to tasks.
+
+    Classes become their positions among the sorted labels, so that all leaves have the same.
+    """
+
+    def __init__(self, rows: Rows, targets: Targets) -> None:
+        columns = {name: source for name, source in rows.columns.items() if name in _COLUMNS}
+        classes = () if targets.classes is None else tuple(range(targets.width))
+        self.rows, self.targets = replace(rows, columns=columns, ids={}, feature_names=(), classes=classes), targets
+        if not rows.in_memory:
+            self.rows = replace(self.rows, x=NumpySource(np.empty((0, rows.x.shape[1]), rows.dtype)), columns={})
+
+    def fingerprint(self) -> str:
+        """Return a digest of what all rows share; the sweep that wrote them compares the rows."""
+        return fingerprint((self.rows.row_maps, self.targets))
+
+    def select(self, taken: Array) -> Rows:
+        """Return rows by their numbers, or made of what was read."""
+        if taken.dtype.names is None:
+            sources = {"x": self.rows.x, **self.rows.columns}
+            chosen = {name: _chosen(source, taken) for name, source in sources.items()}
+        else:
+            chosen = {name: NumpySource(np.ascontiguousarray(taken[name])) for name in taken.dtype.names}
+        chosen["y"] = NumpySource(self._plain(chosen["y"].read(0, len(taken))))
+        return replace(self.rows, x=chosen.pop("x"), columns=chosen)
+
+    def _plain(self, y: Array) -> Array:
+        """Return targets as numbers, NaN where there is none, or as positions of classes, −1 where there is none."""
+        targets, known = self.targets, self.targets.labelled(y, 0)
+        if targets.classes is None:
+            return np.where(known if y.ndim == 1 else known[:, None], y, np.nan)
+        codes = np.full(len(y), -1)
+        place = np.searchsorted(targets.classes, y[known])
+        codes[known] = place if targets.position is None else targets.position[place]
+        return codes
+
+
+def _chosen(source: Source, ids: Array) -> Source:
+    if isinstance(source, SparseSource):
+        return SparseSource(sparse.csr_array(source.array[ids]))
+    return NumpySource(source.read(0, source.shape[0])[ids])
+
+
+@dataclass(frozen=True, eq=False)
+class LeafNumbers(Source):
+    """The numbers of L leaves as rows, of which every segment of a sweep has one; for any executor."""
+
+    count: int
+    segment_rows: ClassVar[int] = 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.count, 1
+
+    @property
+    def dtype(self) -> DType:
+        return np.dtype(np.float64)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return tuple(range(self.count + 1))
+
+    def read(self, start: int, stop: int) -> Array:
+        return np.arange(start, stop, dtype=np.float64)[:, None]
+
+    def restrict(self, start: int, stop: int) -> Source:
+        return self
+
+    def fingerprint(self) -> str:
+        return f"{self.count} leaves"
+
+
+@dataclass(frozen=True, eq=False)
+class LeafFits:
+    """A statistic that fits leaves, given by number, and writes their models; accumulates the number of `leaves`."""
+
+    source: LeafRows
+    whole: Whole
+    models: tuple[BaseEstimator, ...] = field(metadata=NOT_COMPARED)  # one for each leaf, with its own seed
+    parameters: tuple[tuple[str, object], ...]  # of all of them
+    config: Settings = field(metadata=NOT_COMPARED)
+    fit_bytes: int  # most bytes of the rows, the sums and the solve of a leaf
+    fit_flops: float  # of a leaf, on average
+
+    def zero(self) -> Accumulator:
+        return {"leaves": np.zeros(1)}
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        return add(a, b)
+
+    def footprint(self, block_rows: int) -> Footprint:
+        return Footprint(self.fit_flops, 8, self.fit_bytes)
+
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        for leaf in range(chunk.start, chunk.start + len(chunk)):
+            with chunk.work.stage("read rows of leaves"):
+                rows = self.whole.select(self.source.rows_of(leaf))
+            with chunk.work.stage("fit leaves"), _WARNINGS.recorded() as caught:
+                # the sweeps inside are no steps of this job
+                fitted = Context().run(self._fit, leaf, rows)
+            packing = Packing(kind_of)
+            said = {"leaf": packing.pack(fitted, "leaf"), "warnings": caught}
+            with chunk.work.stage("write"):
+                write_file(self._file(leaf), said, packing.arrays)
+            total["leaves"] += 1
+
+    def _fit(self, leaf: int, rows: Rows) -> Leaf:
+        execution.set(Execution("serial"))
+        given_settings.set(self.config)
+        count = len(rows)
+        try:
+            if (constant := self._only_class(rows)) is not None:
+                return Leaf((), constant, count)
+            model = self.models[leaf].fit(rows)
+            made, last = Predictor.of(model), last_step(model)
+        except DataError as error:
+            raise DataError(
+                f"leaf {leaf + 1} of {len(self.models)} with {count:,} rows: {error}; with fewer leaves each has more "
+                "rows"
+            ) from error
+        assert isinstance(made.expansion, Expansion)
+        wrong = last.diagnostics_.get("prediction_error")
+        alpha = float(np.mean(last.alpha_))
+        return Leaf(made.row_maps, made.expansion, count, alpha, None if wrong is None else float(wrong))
+
+    def _only_class(self, rows: Rows) -> Expansion | None:
+        """Return what predicts the only class of some rows; None if they have several, or numbers."""
+        codes, d, c = rows.column("y"), rows.shape[1], len(rows.classes)
+        assert codes is not None
+        if not c or len(there := np.unique(codes[codes >= 0])) != 1:
+            return None
+        level = np.zeros(c)
+        level[there] = 1
+        return Expansion(IdentityMap(np.zeros(d)), np.zeros((d, c)), level)
+
+    def _file(self, leaf: int) -> Path:
+        return Path(self.source.path) / f"{leaf}.leaf"
+
+    def is_whole(self) -> bool:
+        """Return whether the file of every leaf is there."""
+        return all(self._file(leaf).is_file() for leaf in range(len(self.models)))
+
+    def read(self, ignored: tuple[str, ...]) -> tuple[Leaf, ...]:
+        """Read the fitted leaves, and repeat their warnings but the ignored ones, each kind once.
+
+        Raises if a file is missing or damaged.
+        """
+        leaves, warned = [], dict[str, list[str]]()
+        for leaf in range(len(self.models)):
+            with opened(self._file(leaf), limit_bytes=LIMIT_BYTES) as contents:
+                leaves.append(unpack(contents.values["leaf"], kind_of, contents))
+                for name, text in contents.values["warnings"]:
+                    warned.setdefault(name, []).append(text)
+        for name in warned.keys() - set(ignored):
+            texts = warned[name]
+            category = getattr(errors, name, None)
+            others = f" ({len(texts)} such warnings from {len(leaves)} leaves)" if len(texts) > 1 else ""
+            warnings.warn(f"{texts[0]}{others}", category or RuntimeWarning, stacklevel=6)
+        return tuple(leaves)
+
+
+def require_leaf_model(model: BaseEstimator) -> None:
+    """Raise `ConfigError` unless a model is an estimator of bigkernel that predicts, after its own transformers."""
+    if isinstance(model, str):  # of a model from a file
+        raise ConfigError("estimator: a model file holds none to fit again; set it")
+    steps = [step for _, step in model.steps] if isinstance(model, Pipeline) else [model]
+    *before, last = steps
+    strange = [step for step in before if not hasattr(step, "_row_map") and step not in (None, "passthrough")]
+    if strange or not (isinstance(last, RowsEstimator) and hasattr(last, "predict")):
+        found = type((*strange, last)[0]).__name__
+        raise ConfigError(
+            f"estimator: expected an estimator of bigkernel, or a Pipeline of its transformers and one, found {found}"
+        )
+
+
+def parameters_of(model: BaseEstimator) -> tuple[tuple[str, object], ...]:
+    """Return the parameters of a model and of its steps as plain data, by name."""
+    params: Mapping[str, object] = model.get_params(deep=True)
+    plain = {name: value for name, value in params.items() if not isinstance(value, BaseEstimator | list)}
+    steps = [(name, type(value).__name__) for name, value in params.items() if isinstance(value, BaseEstimator)]
+    return (("", type(model).__name__), *sorted(steps), *sorted(plain.items()))
+
+
+class _Recorder:
+    """Records the warnings of some threads, while those of others are shown as before.
+
+    `warnings.catch_warnings` is one for all threads: the first fit sets it, and the last one restores it.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._heard = threading.Lock(), dict[int, list[list[str]]]()  # by thread, [category, text]
+        self._outside = warnings.catch_warnings()
+
+    @contextmanager
+    def recorded(self) -> Iterator[list[list[str]]]:
+        """Record the warnings of this thread in the block."""
+        own, caught = threading.get_ident(), list[list[str]]()
+        with self._lock:
+            if not self._heard:
+                self._listen()
+            self._heard[own] = caught
+        try:
+            yield caught
+        finally:
+            with self._lock:
+                del self._heard[own]
+                if not self._heard:
+                    self._outside.__exit__(None, None, None)
+
+    def _listen(self) -> None:
+        self._outside = warnings.catch_warnings()
+        self._outside.__enter__()
+        shown = warnings.showwarning
+        warnings.simplefilter("always")
+
+        def hear(message: Warning | str, category: type[Warning], *rest: object) -> None:
+            mine = self._heard.get(threading.get_ident())
+            if mine is None:
+                shown(message, category, *rest)  # type: ignore[arg-type]
+            else:
+                mine.append([category.__name__, str(message)])
+
+        warnings.showwarning = hear  # type: ignore[assignment]
+
+
+_WARNINGS = _Recorder()

@@ -1,0 +1,161 @@
+"""Leaves: a tree of splits divides the space, each leaf has a predictor, and neighbours are blended at the borders.
+
+It imports NumPy alone, as `predictor` does, and predicts in its place.
+Shapes: n rows, b of a block, d features, c targets or classes, L leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bigkernel.arrays import Array, Index
+from bigkernel.kernels.feature_maps import WithoutCaches
+from bigkernel.statistics.predictor import Predictor, softmax
+from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, map_costs
+from bigkernel.streaming.row_maps import map_rows
+
+_BLOCK_BYTES, _MOST_ROWS = 2**25, 2**17  # of the rows of a block: every leaf takes some of them
+_SHARED = 1.3  # leaves to which a row goes, about
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """Splits of the space along directions; the subtree of a node with c leaves is the c − 1 nodes from it on.
+
+    A row x goes left below `lower`, right above `upper`, and between them to both sides, with weights that change
+    smoothly from one to the other.
+    """
+
+    directions: Array  # (L − 1, d)
+    lower: Array  # (L − 1,) in units of x·direction
+    upper: Array  # (L − 1,)
+
+    @property
+    def n_leaves(self) -> int:
+        """L."""
+        return len(self.lower) + 1
+
+    def leaves(self, x: Array) -> Iterator[tuple[Array, Array]]:
+        """Yield, for each leaf, the positions of its rows among x (n, d) and their weights, which sum to 1 a row."""
+        yield from self._descend(x, np.arange(len(x)), np.ones(len(x)), 0, self.n_leaves)
+
+    def _descend(self, x: Array, rows: Array, weight: Array, node: int, count: int) -> Iterator[tuple[Array, Array]]:
+        if count == 1:
+            yield rows, weight
+            return
+        share = self._right_share(project(x[rows], self.directions[node]), node)
+        left = count // 2
+        for own, first, inner in ((1 - share, node + 1, left), (share, node + left, count - left)):
+            here = own > 0
+            yield from self._descend(x, rows[here], (weight * own)[here], first, inner)
+
+    def _right_share(self, places: Array, node: int) -> Array:
+        low, high = self.lower[node], self.upper[node]
+        if not high > low:
+            return np.asarray(places > low, np.float64)
+        t = np.clip((places - low) / (high - low), 0, 1)
+        return np.asarray(t * t * (3 - 2 * t))
+
+
+def project(x: Array, direction: Array) -> Array:
+    """Return x·direction (n,), whose bits do not depend on the other rows."""
+    return np.asarray(np.einsum("ij,j->i", x, direction, dtype=np.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """The model of a leaf: row maps, then a predictor of all targets or classes."""
+
+    row_maps: tuple[RowMap, ...]
+    predictor: Predictor
+    rows: int  # of its fit
+    alpha: float | None = None  # penalty; of several the mean
+    prediction_error: float | None = None  # as in the diagnostics of its fit
+
+    def values(self, x: Array, work: Workspace) -> Array:
+        """Compute f, or the probabilities of the classes if there are any, of rows x (n, d), (n, c)."""
+        for row_map in self.row_maps:
+            x = map_rows(x, row_map, x.dtype)
+        values = self.predictor.values(Chunk(x, work=work))
+        return softmax(self.predictor.logits_of(values)) if self.predictor.logits else values
+
+
+@dataclass(frozen=True, eq=False)
+class Leaves(WithoutCaches):
+    """f(x) = Σ w_ℓ(x) f_ℓ(x) over the leaves ℓ of a tree; of probabilities log Σ w_ℓ(x) p_ℓ(x).
+
+    It has the members of a `Predictor` that predictions and scores use.
+    """
+
+    tree: Tree
+    leaves: tuple[Leaf, ...]
+    width: int  # c
+    classes: Array | None = None  # (c,) sorted labels, or None for numbers
+
+    @property
+    def logits(self) -> bool:
+        """Whether softmax of the values gives class probabilities."""
+        return any(leaf.predictor.logits for leaf in self.leaves)
+
+    @property
+    def log_weights(self) -> None:
+        """There are no class weights beside those of the fits."""
+        return
+
+    def sliced(self) -> Leaves:
+        """Return leaves that read many landmarks in slices."""
+        return replace(self, leaves=tuple(replace(one, predictor=one.predictor.sliced()) for one in self.leaves))
+
+    def logits_of(self, values: Array) -> Array:
+        """Return the logits of the class probabilities, from values (n, c)."""
+        return values
+
+    @property
+    def flops_per_row(self) -> float:
+        """Floating-point operations per row, about."""
+        d = self.tree.directions.shape[1]
+        each = (leaf.predictor.flops_per_row + map_costs(leaf.row_maps, d, 8).flops_per_row for leaf in self.leaves)
+        splits = 2.0 * d * self.tree.n_leaves.bit_length()
+        return float(_SHARED * sum(each) / len(self.leaves) + splits)
+
+    def work_bytes(self, block_rows: int) -> int:
+        """Return the bytes that a task needs to predict, without its chunk."""
+        d, rows = self.tree.directions.shape[1], self._block_rows(block_rows)
+        fixed: int = sum(leaf.predictor.fixed_bytes for leaf in self.leaves)
+        widest: int = max(leaf.predictor.work_bytes(block_rows) - leaf.predictor.fixed_bytes for leaf in self.leaves)
+        return int(fixed + widest + 8 * rows * (3 * d + 8 * self.width + 8))
+
+    def _block_rows(self, least: int) -> int:
+        d: int = self.tree.directions.shape[1]
+        return max(least, min(_MOST_ROWS, _BLOCK_BYTES // (8 * d)))
+
+    def prepare(self) -> None:
+        """Prepare landmarks and coefficients once, also if several threads call this at the same time."""
+        for leaf in self.leaves:
+            leaf.predictor.prepare()
+
+    def fill(self, chunk: Chunk, block: Index, out: Array) -> None:
+        """Write f of rows of the chunk into out (b, c) float64."""
+        x = chunk.load(block, self.tree.directions.shape[1], np.float64)
+        inner = Workspace(seconds=chunk.work.seconds)
+        out[...] = 0
+        for leaf, (rows, weight) in zip(self.leaves, self.tree.leaves(x), strict=True):
+            if len(rows):
+                out[rows] += weight[:, None] * leaf.values(x[rows], inner)
+        if self.logits:
+            np.log(np.maximum(out, np.finfo(np.float64).tiny, out=out), out=out)
+
+    def values(self, chunk: Chunk) -> Array:
+        """Compute f of every row of the chunk, (n, c) float64."""
+        self.prepare()
+        out = np.empty((len(chunk), self.width))
+        for block in self.blocks_of(chunk):
+            self.fill(chunk, block, out[block])
+        return out
+
+    def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:
+        """Yield rows of the chunk in blocks of which every leaf has some rows."""
+        yield from replace(chunk, block_rows=self._block_rows(chunk.block_rows)).blocks(index)
