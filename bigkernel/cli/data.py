@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 _MOST_NAMES = 20  # most names of columns that people are shown
+_MOST_ARRAYS = 12  # of a model, that are listed
 _NAMES = {"predictions": "prediction store", "run": "run directory", "partial": "partial result"}
 
 
@@ -124,7 +125,9 @@ def _model_figures(path: str, *, as_json: bool) -> dict[str, Any]:
         figures["keeps_its_sums"] = any(".statistics." in name for name in contents.entries)
         figures["numpy_alone"] = contents.values["predictor"].get("refused", "yes, by Predictor.load")
         figures["stored_bytes"] = os.path.getsize(path)
-        figures["arrays"] = [f"{name} {tuple(entry['shape'])}" for name, entry in contents.entries.items()]
+        arrays = [f"{name} {tuple(entry['shape'])}" for name, entry in contents.entries.items()]
+        few = as_json or len(arrays) <= _MOST_ARRAYS
+        figures["arrays"] = arrays if few else [*arrays[:_MOST_ARRAYS], f"and {len(arrays) - _MOST_ARRAYS:,} more"]
     return figures
 
 

@@ -7,16 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 
 from bigkernel import estimators
 from bigkernel.cli.options import say
-from bigkernel.cli.transforms import steps
+from bigkernel.cli.transforms import read, steps
 from bigkernel.data.corpus import Corpus, require_columns
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import last_step
 from bigkernel.estimators.checks import require_valid
+from bigkernel.estimators.partitioned import leaf_metric
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import KERNELS
 from bigkernel.streaming.row_maps import TakeColumns
@@ -91,6 +93,14 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
     estimator.set_params(**given)
     require_valid(estimator, f"--method {method}")
     before = steps(options["transforms"], corpus)
+    if leaves := options.get("leaves"):
+        # learned in every leaf, as by default
+        given = dict(map(read, options["transforms"]))
+        inner = [("metric", leaf_metric().set_params(**given["metric"]))] if "metric" in given else []
+        before = [step for step in before if step[0] != "metric"]
+        leaf = Pipeline([*inner, ("model", estimator)]) if inner else estimator
+        kind = (estimators.PartitionedRegressor, estimators.PartitionedClassifier)[is_classifier(estimator)]
+        estimator = kind(leaf, leaves, random_state=options["seed"])
     return Pipeline([*before, ("model", estimator)]) if before else estimator
 
 

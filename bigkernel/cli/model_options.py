@@ -61,6 +61,15 @@ _REST = together(
 )
 
 
+_LEAVES = click.option(
+    "--leaves",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Split the rows into N parts of the space, each with a model of its own (and a metric, with --transform "
+    "metric), blended at the borders.",
+)
+
+
 def _model_options(*, grid: bool) -> Decorator:
     """Return the options of a fit; with `grid` bandwidths, penalties and components take several values."""
     width = Numbers(*WIDTHS, several=grid)
@@ -103,6 +112,7 @@ def _model_options(*, grid: bool) -> Decorator:
             metavar="NUMBER",
             help="Weight of the graph of rows in sssl and artl; 0: none.  [sssl: 3, numbers by gcv; artl: 1]",
         ),
+        *(() if grid else (_LEAVES,)),
         _REST,
     )
 

@@ -108,9 +108,12 @@ def extrapolate(pieces: list[Piece], plan: Plan, slots: int, workers: int) -> tu
 
 
 def _stop_if_long(spec: SweepSpec) -> None:
-    """Time pieces of a long sweep and end its job; do nothing before a short one."""
-    if spec.plan.n_rows > LONG_ROWS:
-        slots = min(spec.slots()[1], len(spec.plan.segments))
+    """Time pieces of a long sweep and end its job; do nothing before a short one, or one that prepares another."""
+    slots = min(spec.slots()[1], len(spec.plan.segments))
+    if spec.rows.x.segment_rows:  # of jobs, not of rows
+        jobs = replace(spec, plan=_piece(spec.plan, slots, 1), location=None, what="pilot")
+        raise _Stopped(spec.plan, slots, [_timed(jobs)])
+    if spec.plan.n_rows > LONG_ROWS and not getattr(spec.statistic, "prepares", False):
         raise _Stopped(spec.plan, slots, _timed_pieces(spec, slots))
 
 

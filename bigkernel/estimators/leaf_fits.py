@@ -47,6 +47,7 @@ _COLUMNS = ("y", "weight", "domain")  # that fits of leaves use
 class LeafRows:
     """A statistic that writes the rows of every chunk, ordered by leaf; accumulates the number of `rows` (L,)."""
 
+    prepares: ClassVar[bool] = True  # the sweep of another statistic
     tree: Tree
     path: str = field(metadata=NOT_COMPARED)
     starts: tuple[int, ...]  # first row of every chunk

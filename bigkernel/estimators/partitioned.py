@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import ClassVar, NoReturn, Self
@@ -52,7 +53,7 @@ from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.plan import Plan
 
 _MOST_LANDMARKS, _FEWEST_LEARNED = 1000, 100  # landmarks and rows of a leaf whose estimator is not given
-_MATRICES = 6  # m×m matrices of float64 at once in the fit of a leaf
+_MATRICES = 13  # m×m matrices of float64 in the fit of a leaf, at most: those of a QR factorisation
 
 
 def grow(x: Array, n_leaves: int, overlap: float) -> Tree:
@@ -198,6 +199,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
             _set_random_states(model, rng)
         columns = np.array([_width(model, int(count), d) for model, count in zip(models, counts, strict=True)], float)
         m, row_bytes = int(columns.max()), rows.row_bytes + 8 * d * bool(rows.row_maps) + 16
+        rows_bytes = 2 * int(counts.max()) * row_bytes + _sample_bytes(models[counts.argmax()], int(counts.max()), d)
         sizes = ((name, getattr(config, name)) for name in ("segment_rows", "min_segments", "chunk_bytes"))
         return LeafFits(
             source=source,
@@ -205,7 +207,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
             models=tuple(models),
             parameters=(*parameters_of(self), *sizes),
             config=config,
-            fit_bytes=int(2 * counts.max() * row_bytes + config.block_rows * (8 * m + 16 * d) + _MATRICES * 8 * m**2),
+            fit_bytes=rows_bytes + config.block_rows * (8 * m + 16 * d) + _MATRICES * 8 * m**2,
             fit_flops=float(np.mean(counts * (2.0 * d + columns) * columns + 10 * columns**3)),
         )
 
@@ -225,7 +227,9 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
         counts = np.full(self.n_leaves, int(each * (1 + self.overlap) ** np.log2(self.n_leaves)))
         source = LeafRows.of(tree, Path(), data.rows, (0,))
         fits = other._fits(data.rows, targets, source, counts, np.random.RandomState(0))
-        return plan_sweep(Rows(LeafNumbers(self.n_leaves), name=data.rows.name), fits)
+        steps = plan_sweep(Rows(LeafNumbers(self.n_leaves), name=data.rows.name), fits)
+        read = len(data.rows) * data.rows.row_bytes
+        return replace(steps, n_rows=len(data.rows), n_features=data.rows.x.shape[1], bytes_read=read)
 
     def _model(self, rows: int = 2 * _MOST_LANDMARKS) -> BaseEstimator:
         """Return the estimator of a leaf with so many rows."""
@@ -233,9 +237,8 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
             return self.estimator
         if rows < _FEWEST_LEARNED:
             return self._ridge(alpha="gcv")
-        metric = LearnedMetric(method="gradient", n_landmarks=300, n_samples=16_000, max_iter=12)
         m = min(_MOST_LANDMARKS, rows // 2)
-        return make_pipeline(metric, self._ridge(Gaussian(sigma=1.0), n_landmarks=m, alpha="gcv"))
+        return make_pipeline(leaf_metric(), self._ridge(Gaussian(sigma=1.0), n_landmarks=m, alpha="gcv"))
 
     # -- prediction ----------------------------------------------------------------------------------------------------
 
@@ -266,10 +269,21 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
         )
 
 
+def leaf_metric() -> LearnedMetric:
+    """Return a metric that is learned in a second or so, for each of many leaves."""
+    return LearnedMetric(method="gradient", n_landmarks=300, n_samples=16_000, max_iter=12)
+
+
 def _width(model: BaseEstimator, rows: int, d: int) -> int:
     """Return the number of columns of a model's kernel block on so many rows."""
     count = getattr(last_step(model), "n_landmarks", d)
     return min(rows, count or rows)
+
+
+def _sample_bytes(model: BaseEstimator, rows: int, d: int) -> int:
+    """Return the bytes of the samples on which steps of a model learn a metric."""
+    learning = [step for _, step in getattr(model, "steps", ()) if isinstance(step, LearnedMetric)]
+    return sum(min(rows, step.n_samples) * (12 * step.n_landmarks + 16 * d) for step in learning)
 
 
 @contextmanager

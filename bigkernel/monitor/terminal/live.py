@@ -56,7 +56,7 @@ def figures(sweep: Data) -> list[str]:
         f"{done(sweep):,}/{len(sweep['stops']):,}",
         merging if ended else _left(left) if left else "",
         *(f"{count:,} {what}" for count, what in counts if count),
-        f"{rows:,.0f} rows/s" if rate > 0 else "",
+        f"{rows:,.0f} rows/s" if rows >= 1 else "",
         measured(rate, "FLOP/s") if rate > 0 else "",
         f"{busy:,} busy" if busy else "",
     ]
