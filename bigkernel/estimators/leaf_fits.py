@@ -313,6 +313,8 @@ def require_leaf_model(model: BaseEstimator) -> None:
         raise ConfigError(
             f"estimator: expected an estimator of bigkernel, or a Pipeline of its transformers and one, found {found}"
         )
+    if getattr(last, "probability", False) and getattr(last, "class_weight", None) is not None:
+        raise ConfigError("estimator: probabilities of leaves know no class_weight; leave out one of the two")
 
 
 def parameters_of(model: BaseEstimator) -> tuple[tuple[str, object], ...]:

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows, as_rows
+from bigkernel.engine.sweep import execution
 from bigkernel.errors import DataError, MissingLabelWarning
 from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.inputs import input_rows, is_lazy, no_label, plain_labels
@@ -133,7 +134,8 @@ class LearnedMetric(RowTransformer):
         self._validate_params()
         kernel = replace(Gaussian() if self.kernel is None else self.kernel, sigma=1.0)
         rng = check_random_state(self.random_state)
-        with job(_WHAT), ThreadPoolExecutor(processors()) as pool, one_thread():
+        threads = 1 if execution.get().client == "serial" else processors()
+        with job(_WHAT), ThreadPoolExecutor(threads) as pool, one_thread():
             sample, self.centre_ = self._sample(X, y, rng)
             losses, judge = _folds_of(sample, kernel, self.n_landmarks, pool.map)
             plain = plain_metric(losses)

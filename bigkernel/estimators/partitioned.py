@@ -311,7 +311,7 @@ class PartitionedRegressor(_Partitioned, Regressor):
 
     Parameters
     ----------
-    estimator : regressor or Pipeline, or None
+    estimator : regressor of bigkernel, or a Pipeline of its transformers that ends with one, or None
         Cloned for every leaf. None: a `LearnedMetric` of at most 12 steps, and a `KernelRidge` with 1,000 landmarks,
         or half the rows of a leaf if these are fewer, whose penalty is chosen by generalised cross-validation.
     n_leaves : int
@@ -321,17 +321,20 @@ class PartitionedRegressor(_Partitioned, Regressor):
     n_samples : int
         Number of rows on which the splits are found.
     random_state : int, RandomState or None
+    verbose : int
+        1: show progress.
 
     Attributes
     ----------
-    leaves_ : list of L fitted estimators
+    leaves_ : tuple of L models: `row_maps`, `predictor`, number of `rows`, `alpha` and `prediction_error` of the fit
     leaf_rows_ : (L,) rows of each, with those that two share
     tree_ : the splits: `directions` (L − 1, d), `lower` and `upper` (L − 1,) borders along them
 
     Notes
     -----
-    Rows that are not in memory are written leaf by leaf to the directory for temporary files, in one pass; there must
-    be room for them, in the dtype in which they are stored.
+    Rows that are not in memory are written leaf by leaf, as they are stored, to the run of `executing`, or to Dask's
+    or the system's directory for temporary files; there must be room for them. Workers on other machines need a run.
+    Leaves are fitted side by side, each by one task and with one thread of BLAS, and keep no sums.
 
     References
     ----------

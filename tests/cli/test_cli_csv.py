@@ -112,6 +112,18 @@ def test_commands_match_columns_by_name_and_ignore_others_and_python_refuses_ano
         colours.predict(write_corpus("c", pd.DataFrame(X[:, ::-1], columns=["age", "height", "width"])))
 
 
+def test_leaves_are_fitted_planned_and_described(run, colours):
+    options = ("--leaves", 2, "--landmarks", 9, "--sigma", 1, "--alpha", "gcv", "--transform", "metric:max-iter=1")
+    shown = json.loads(run("fit", "flowers", "m", *options, "--json").stdout)
+    assert shown["leaves"] == 2
+    assert shown["leaf_rows"]["most"] >= shown["leaf_rows"]["least"] > 0
+    assert load_model("m").n_leaves == 2
+    planned = json.loads(run("plan", "flowers", *options, "--json").stdout)
+    assert (planned["rows"], planned["segments"]) == (len(X), 2)
+    assert "PartitionedClassifier" in run("info", "m").stdout
+    run("predict", "m", "flowers", "p.csv")
+
+
 def test_names_pass_through_transforms_and_searches_and_come_from_frames(run, colours):
     learned = []
     for name in ("m1", "m2"):

@@ -17,6 +17,7 @@ from bigkernel import (
     KernelRidgeClassifier,
     LearnedMetric,
     LinearRegression,
+    Matern,
     PartitionedClassifier,
     PartitionedRegressor,
     Predictor,
@@ -26,16 +27,19 @@ from bigkernel import (
     Standardizer,
     executing,
     load_model,
+    predict_to,
     save_model,
     write_corpus,
 )
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import ConfigError, DataError, ModelRejectedError
+from bigkernel.errors import ConfigError, DataError, ModelRejectedError, RankDeficiencyWarning
+from bigkernel.estimators.leaf_fits import LeafFits
 from bigkernel.estimators.partitioned import grow
 from bigkernel.statistics.moments import MomentStatistic
 
 RIDGE = KernelRidge(n_landmarks=30, alpha="gcv", random_state=0)
 METRIC = make_pipeline(LearnedMetric(), RIDGE)
+WEIGHTED = KernelRidgeClassifier(n_landmarks=20, probability=True, class_weight="balanced")
 CLASSIFIER = KernelRidgeClassifier(n_landmarks=20, alpha="gcv", random_state=0)
 
 
@@ -144,6 +148,75 @@ def test_rows_from_disk_give_the_predictions_of_rows_in_memory(kind, rows, tmp_p
     np.testing.assert_allclose(found.predict(X), expected.predict(X), atol=1e-6)
     np.testing.assert_allclose(found.predict(lazy), found.predict(X), atol=1e-12)
     assert found.score(lazy, own) == pytest.approx(expected.score(X, y))
+
+
+def test_every_executor_gives_the_same_bits_and_predicts_in_its_tasks(client, rows, tmp_path):
+    X, y = rows
+    corpus = write_corpus(tmp_path / "corpus", X, y, chunk_rows=100)
+    ridge = clone(RIDGE).set_params(kernel=Matern(sigma=1.0, nu=0.5))
+    leaf = make_pipeline(LearnedMetric(Matern(nu=0.5), n_landmarks=20, max_iter=2), ridge)
+    model = make_pipeline(Standardizer(), PartitionedRegressor(leaf, 5, random_state=0))
+    with executing("serial"):
+        expected = clone(model).fit(corpus)
+    for chosen in ("threads", client):
+        with executing(chosen):
+            found = clone(model).fit(corpus)
+            np.testing.assert_array_equal(found.predict(X), expected.predict(X))
+            assert found.score(corpus) == pytest.approx(expected.score(X, y))
+            written = predict_to(found, corpus, tmp_path / str(chosen)[:7])
+    np.testing.assert_allclose(written["prediction"][:], expected.predict(X), atol=1e-9)
+    lazy = found.predict(corpus)
+    assert isinstance(lazy, da.Array)
+    np.testing.assert_allclose(lazy.compute(), expected.predict(X), atol=1e-9)
+
+
+def test_warnings_of_leaves_on_workers_reach_the_driver(client, rows, tmp_path):
+    corpus = write_corpus(tmp_path / "corpus", *rows, chunk_rows=100)
+    flat = KernelRidge(n_landmarks=50, gamma=1e-9, random_state=0)
+    with executing(client), pytest.warns(RankDeficiencyWarning, match="such warnings from 4 leaves"):
+        PartitionedRegressor(flat, 4, random_state=0).fit(corpus)
+
+
+@pytest.mark.parametrize("removed", ["rows", "damage"])
+def test_files_of_a_run_are_written_again_or_refused(removed, rows, tmp_path, monkeypatch):
+    corpus, model = write_corpus(tmp_path / "corpus", *rows), PartitionedRegressor(RIDGE, 3, random_state=0)
+    fit = LeafFits.update
+
+    def stop(self, total, chunk):
+        if chunk.start:
+            raise KeyboardInterrupt
+        fit(self, total, chunk)
+
+    monkeypatch.setattr(LeafFits, "update", stop)
+    with executing("serial", run=tmp_path / "run", resume=True), pytest.raises(KeyboardInterrupt):
+        clone(model).fit(corpus)
+    monkeypatch.undo()
+    files = list((tmp_path / "run").rglob("*.rows"))
+    assert files
+    for file in files:
+        if removed == "rows":
+            file.unlink()
+        else:
+            content = bytearray(file.read_bytes())
+            content[-1] ^= 1
+            file.write_bytes(content)
+    with executing("serial", run=tmp_path / "run", resume=True):
+        if removed == "damage":
+            with pytest.raises(DataError, match="rows of leaf 3 were changed; start a new run"):
+                clone(model).fit(corpus)
+        else:
+            found = clone(model).fit(corpus)
+            np.testing.assert_array_equal(found.predict(rows[0]), clone(model).fit(corpus).predict(rows[0]))
+
+
+def test_the_plan_tells_the_rows_and_the_memory(rows, tmp_path):
+    corpus = write_corpus(tmp_path / "corpus", *rows)
+    small, large = (
+        PartitionedRegressor(clone(RIDGE).set_params(n_landmarks=m), 4, random_state=0).plan(corpus) for m in (10, 200)
+    )
+    assert small.n_rows == len(rows[0])
+    assert len(small.segments) == 4
+    assert small.task_bytes + 8 * 5 * 200**2 < large.task_bytes < small.task_bytes + 8 * 30 * 200**2
 
 
 def test_bad_rows_are_skipped_or_refused(rows):
@@ -264,6 +337,11 @@ def test_warnings_of_leaves_come_once(rows):
             r"leaf \d of 200 with \d rows: .*at least 10",
         ),
         (lambda X, y: PartitionedRegressor(SklearnRegression()).fit(X, y), ConfigError, "found LinearRegression"),
+        (
+            lambda X, y: PartitionedClassifier(WEIGHTED).fit(X, y > 0),
+            ConfigError,
+            "probabilities of leaves know no class_weight",
+        ),
         (lambda X, y: PartitionedRegressor(RIDGE, 1000).fit(X, y), DataError, "n_samples=1200; expected at least two"),
         (lambda X, y: PartitionedRegressor(RIDGE).fit(da.from_array(X)), DataError, "requires y"),
         (lambda X, y: PartitionedClassifier(RIDGE).fit(da.from_array(X)), DataError, "requires y"),
