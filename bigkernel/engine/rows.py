@@ -627,18 +627,6 @@ class Rows:
         bad, fresh = chunk.faults(), isinstance(self.x.origin, ZarrSource)  # arrays of a store are our own copies
         return (chunk.without(bad, fresh=fresh), int(bad.sum())) if bad.any() else (chunk, 0)
 
-    def pieces(self) -> Iterator[tuple[Array, Rows]]:
-        """Yield the good rows of each step: their ids, and the rows, read once, in memory and without columns."""
-        for start, stop in pairwise(self.bounds(settings())):
-            chunk, ids = self.read(start, stop), np.arange(start, stop)
-            x = np.asarray(chunk.x)
-            if self.bad_rows == "skip":
-                good = ~chunk.faults()
-                ids, x = ids[good], x[good]
-            else:
-                chunk.require_finite(self.name)
-            yield ids, replace(self, x=NumpySource(x), columns={}, ids={}, bad_rows="refuse")
-
     def take(self, index: Array) -> Array:
         """Map the rows of sorted ids, (k, d) float64; skipped bad rows are the mean of the rest.
 

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import dask
@@ -30,7 +30,6 @@ from sklearn.utils.validation import _check_feature_names, check_consistent_leng
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
 from bigkernel.data.atomic_write import require_target
-from bigkernel.data.labels import named_labels
 from bigkernel.data.run_lock import claimed
 from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import prediction_store
@@ -41,6 +40,7 @@ from bigkernel.estimators import fitting
 from bigkernel.estimators.calibration import calibrate, plan_calibration, refuse_calibrated
 from bigkernel.estimators.evaluation import FitReport
 from bigkernel.estimators.fit_state import (
+    BlendFit,
     Columns,
     ExactFit,
     Fit,
@@ -72,6 +72,7 @@ from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.solvers.ridge import require_alpha
+from bigkernel.statistics.blend import Blend
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor, Projection, log_softmax, softmax
 from bigkernel.statistics.scores import ScoreStatistic, score
@@ -215,7 +216,7 @@ class RowsEstimator(BaseEstimator):
 
     def _method(self) -> fitting.Method:
         """Return the method: its sums and its solve."""
-        raise TypeError(type(self).__name__)
+        raise ConfigError(f"{type(self).__name__}: its parts keep no sums; fit again, or search with GridSearchCV")
 
     def _columns(self) -> BasisChoice | RowChoice:
         """Return the choice of columns for rows."""
@@ -414,9 +415,16 @@ class RowsEstimator(BaseEstimator):
         offset = calibration.log_weights
         return solution.coef * calibration.scale, calibration.logits(intercept) + (0 if offset is None else offset)
 
+    def _blend(self) -> Blend | None:
+        """Return the parts of a fit that is made of other models, or None."""
+        fit: object = self._fitted
+        return fit.blend if isinstance(fit, BlendFit) else None
+
     def _predictor(self) -> Predictor:
         """Return the fitted model as plain data, cached with the fit."""
         fit = self._require("predict")
+        if (blend := self._blend()) is not None:
+            return cached_predictor(fit, lambda: cast(Predictor, blend.sliced()))  # it has the members of one
 
         def make() -> Predictor:
             classes = self.classes_ if isinstance(self, ClassifierMixin) else None
@@ -451,10 +459,10 @@ class RowsEstimator(BaseEstimator):
             return values.map_blocks(_labels, inputs.classes, dtype=inputs.classes.dtype, drop_axis=1)
         return _labels(values, inputs.classes)
 
-    def _expansion(self) -> Predictor:
+    def _expansion(self) -> Predictor | Blend:
         """Return the fitted model as plain data for a file, with its landmarks in one array."""
         check_is_fitted(self)
-        return replace(self._predictor(), features=self._features())
+        return self._blend() or replace(self._predictor(), features=self._features())
 
     @available(_predicts)
     def predict(self, X: RowsLike) -> Array | da.Array:
@@ -608,50 +616,25 @@ def score_in_memory(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample
     return float(metric(y, predicted, sample_weight=sample_weight))
 
 
-def score_in_pieces(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample_weight: ColumnLike) -> float:
-    """Return accuracy or R² of rows that are predicted piece by piece: of those with a target, and no bad ones.
-
-    `DataError`: there is no y, or no row with a target.
-    """
-    classifier, missing = isinstance(estimator, ClassifierMixin), f"{type(estimator).__name__}.score requires y"
-    if not is_lazy(X):
-        if y is None:
-            raise DataError(f"{missing} to be passed, but the target y is None")
-        return score_in_memory(estimator, X, y, sample_weight)
-    rows = as_rows(X, weight=sample_weight)
-    if y is None or is_lazy(y):
-        rows = as_rows(rows, y)
-        if (column := rows.column("y")) is None:
-            raise DataError(f"{missing} to be passed, but the target y is None")
-        truth: Array = named_labels(column, rows.classes)
-    else:
-        truth = np.asarray(y)
-    known: Array = np.ones(len(truth), bool)
-    if not classifier:
-        known = np.asarray(np.isfinite(truth).reshape(len(truth), -1).all(axis=1))
-    elif y is None:
-        known = ~no_label(truth)
-    pieces = [(ids[known[ids]], np.asarray(estimator.predict(part))[known[ids]]) for ids, part in rows.pieces()]
-    ids, predicted = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
-    if not len(ids):
-        raise DataError("y: expected a labelled row to score against, found none")
-    weight = rows.column("weight")
-    metric = accuracy_score if classifier else r2_score
-    return float(metric(truth[ids], predicted, sample_weight=None if weight is None else weight[ids]))
-
-
 def _labels(values: Array, classes: Array) -> Array:
     chosen: Array = classes[np.argmax(values, axis=1)]
     return chosen
 
 
-def _lazy_values(rows: Rows, predictor: Predictor) -> da.Array:
+def training_values(rows: Rows, predictor: Predictor | Blend) -> Array:
+    """Compute f of rows of a fit, (n, c), by Dask where they are read lazily; 0 for bad rows that it skips."""
+    if rows.in_memory:
+        return _chunk_values(predictor, rows, 0, len(rows))
+    return np.asarray(_lazy_values(rows, predictor, bad_rows=rows.bad_rows).compute())
+
+
+def _lazy_values(rows: Rows, predictor: Predictor | Blend, bad_rows: Literal["refuse", "skip"] = "refuse") -> da.Array:
     """Return f of lazily read rows as a Dask array with their chunks; the model is one node of the graph."""
     import dask.array as da
 
     c = predictor.width
     model = dask.delayed(predictor, traverse=False)
-    if isinstance(rows.x, DaskSource):
+    if isinstance(rows.x, DaskSource) and bad_rows == "refuse":
         array = rows.x.array
         return da.map_blocks(
             _block_values,
@@ -665,7 +648,7 @@ def _lazy_values(rows: Rows, predictor: Predictor) -> da.Array:
         )
     bounds = rows.bounds(settings())
     task = dask.delayed(_chunk_values, pure=False)
-    plain = Rows(rows.x, {}, rows.row_maps, rows.name)
+    plain = Rows(rows.x, {}, rows.row_maps, rows.name, bad_rows=bad_rows)
     chunks = [
         da.from_delayed(task(model, plain, start, stop), (stop - start, c), np.float64)
         for start, stop in pairwise(bounds)
@@ -679,10 +662,12 @@ def _block_values(x: Array, predictor: Predictor, row_maps: tuple[RowMap, ...], 
     return predictor.values(chunk)
 
 
-def _chunk_values(predictor: Predictor, rows: Rows, start: int, stop: int) -> Array:
-    chunk = rows.read(start, stop)
-    chunk.require_finite(rows.name)
-    return predictor.values(chunk)
+def _chunk_values(predictor: Predictor | Blend, rows: Rows, start: int, stop: int) -> Array:
+    chunk, bad = rows.validate_or_mask(rows.read(start, stop))
+    values = predictor.values(chunk)
+    if bad:
+        values[np.asarray(chunk.weight) == 0] = 0
+    return values
 
 
 class LandmarkEstimator(RowsEstimator):

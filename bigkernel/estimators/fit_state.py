@@ -20,8 +20,8 @@ from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.solvers.pseudo_labels import PseudoLabels, SourceTarget
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
+from bigkernel.statistics.blend import Blend
 from bigkernel.statistics.domain_cells import Cells
-from bigkernel.statistics.leaves import Leaves
 from bigkernel.statistics.moments import Moments, Targets, add, uncentre, unshift_targets
 from bigkernel.statistics.predictor import Calibration
 from bigkernel.streaming.plan import Accumulator
@@ -417,11 +417,11 @@ class ProjectionFit:
 
 
 @dataclass(frozen=True, eq=False)
-class PartitionedFit:
-    """A fit of leaves."""
+class BlendFit:
+    """A fit of parts, which keeps no sums."""
 
     inputs: Inputs
-    leaves: Leaves
+    blend: Blend
 
 
 Fit = MomentFit | ExactFit | IterativeFit

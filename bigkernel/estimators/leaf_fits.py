@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,6 @@ from typing import ClassVar
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
-from sklearn.pipeline import Pipeline
 
 from bigkernel import errors
 from bigkernel.arrays import Array, DType
@@ -29,12 +28,12 @@ from bigkernel.data.atomic_write import replacing
 from bigkernel.data.fingerprint import fingerprint
 from bigkernel.engine.rows import NumpySource, Rows, Source, SparseSource
 from bigkernel.engine.sweep import Execution, execution
-from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import RowsEstimator, last_step
+from bigkernel.errors import DataError
+from bigkernel.estimators.blended import part_of
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.models.file import LIMIT_BYTES, Packing, opened, unpack, write_file
-from bigkernel.models.predictor import Predictor, kind_of
-from bigkernel.statistics.leaves import Leaf, Tree
+from bigkernel.models.predictor import kind_of
+from bigkernel.statistics.blend import Part, Tree
 from bigkernel.statistics.moments import Targets, add
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.streaming.chunk import Chunk
@@ -246,24 +245,18 @@ class LeafFits:
                 write_file(self._file(leaf), said, packing.arrays)
             total["leaves"] += 1
 
-    def _fit(self, leaf: int, rows: Rows) -> Leaf:
+    def _fit(self, leaf: int, rows: Rows) -> Part:
         execution.set(Execution("serial"))
         given_settings.set(self.config)
         count = len(rows)
         try:
-            if (constant := self._only_class(rows)) is not None:
-                return Leaf((), constant, count)
-            model = self.models[leaf].fit(rows)
-            made, last = Predictor.of(model), last_step(model)
+            constant = self._only_class(rows)
+            return part_of(self.models[leaf].fit(rows), count) if constant is None else Part((), constant, count)
         except DataError as error:
             raise DataError(
                 f"leaf {leaf + 1} of {len(self.models)} with {count:,} rows: {error}; with fewer leaves each has more "
                 "rows"
             ) from error
-        assert isinstance(made.expansion, Expansion)
-        wrong = last.diagnostics_.get("prediction_error")
-        alpha = float(np.mean(last.alpha_))
-        return Leaf(made.row_maps, made.expansion, count, alpha, None if wrong is None else float(wrong))
 
     def _only_class(self, rows: Rows) -> Expansion | None:
         """Return what predicts the only class of some rows; None if they have several, or numbers."""
@@ -282,7 +275,7 @@ class LeafFits:
         """Return whether the file of every leaf is there."""
         return all(self._file(leaf).is_file() for leaf in range(len(self.models)))
 
-    def read(self, ignored: tuple[str, ...]) -> tuple[Leaf, ...]:
+    def read(self, ignored: tuple[str, ...]) -> tuple[Part, ...]:
         """Read the fitted leaves, and repeat their warnings but the ignored ones, each kind once.
 
         Raises if a file is missing or damaged.
@@ -299,30 +292,6 @@ class LeafFits:
             others = f" ({len(texts)} such warnings from {len(leaves)} leaves)" if len(texts) > 1 else ""
             warnings.warn(f"{texts[0]}{others}", category or RuntimeWarning, stacklevel=6)
         return tuple(leaves)
-
-
-def require_leaf_model(model: BaseEstimator) -> None:
-    """Raise `ConfigError` unless a model is an estimator of bigkernel that predicts, after its own transformers."""
-    if isinstance(model, str):  # of a model from a file
-        raise ConfigError("estimator: a model file holds none to fit again; set it")
-    steps = [step for _, step in model.steps] if isinstance(model, Pipeline) else [model]
-    *before, last = steps
-    strange = [step for step in before if not hasattr(step, "_row_map") and step not in (None, "passthrough")]
-    if strange or not (isinstance(last, RowsEstimator) and hasattr(last, "predict")):
-        found = type((*strange, last)[0]).__name__
-        raise ConfigError(
-            f"estimator: expected an estimator of bigkernel, or a Pipeline of its transformers and one, found {found}"
-        )
-    if getattr(last, "probability", False) and getattr(last, "class_weight", None) is not None:
-        raise ConfigError("estimator: probabilities of leaves know no class_weight; leave out one of the two")
-
-
-def parameters_of(model: BaseEstimator) -> tuple[tuple[str, object], ...]:
-    """Return the parameters of a model and of its steps as plain data, by name."""
-    params: Mapping[str, object] = model.get_params(deep=True)
-    plain = {name: value for name, value in params.items() if not isinstance(value, BaseEstimator | list)}
-    steps = [(name, type(value).__name__) for name, value in params.items() if isinstance(value, BaseEstimator)]
-    return (("", type(model).__name__), *sorted(steps), *sorted(plain.items()))
 
 
 class _Recorder:

@@ -1,7 +1,7 @@
 """Models of parts of the space: rows are split into leaves, each with a model of its own, blended at the borders.
 
 The sums of L leaves that each have n/L rows and m landmarks cost as much as those of one model of m, beside L solves,
-and they hold L·m landmarks. `statistics.leaves` predicts; `leaf_fits` has the two sweeps of a fit.
+and they hold L·m landmarks. `statistics.blend` predicts; `leaf_fits` has the two sweeps of a fit.
 Shapes: n rows, d features, c targets or classes, L leaves.
 """
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import ClassVar, NoReturn, Self
+from typing import ClassVar, Self
 
 import dask
 import numpy as np
@@ -22,7 +22,7 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.ensemble._base import _set_random_states
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
@@ -30,25 +30,18 @@ from bigkernel.data.atomic_write import require_free
 from bigkernel.engine.context import forget
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor, execution, plan_sweep, sweep
-from bigkernel.errors import ConfigError, DataError, RankDeficiencyWarning
-from bigkernel.estimators.base import (
-    Classifier,
-    Regressor,
-    RowsEstimator,
-    cached_predictor,
-    last_step,
-    set_parameters,
-    shown,
-)
+from bigkernel.errors import DataError, RankDeficiencyWarning
+from bigkernel.estimators.base import Classifier, Regressor, RowsEstimator, last_step, set_parameters, shown
+from bigkernel.estimators.blended import parameters_of, require_part
 from bigkernel.estimators.evaluation import FitReport
-from bigkernel.estimators.fit_state import Fitted, PartitionedFit, Training
-from bigkernel.estimators.leaf_fits import LeafFits, LeafNumbers, LeafRows, Whole, parameters_of, require_leaf_model
+from bigkernel.estimators.fit_state import BlendFit, Fitted, Training
+from bigkernel.estimators.leaf_fits import LeafFits, LeafNumbers, LeafRows, Whole
 from bigkernel.estimators.learned_metric import SAMPLE_BYTES, LearnedMetric
 from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
 from bigkernel.events.job import job
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.kernels.landmarks import uniform
-from bigkernel.statistics.leaves import Leaf, Leaves, Tree, project
+from bigkernel.statistics.blend import Blend, Part, Tree, project
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.plan import Plan
 
@@ -103,12 +96,12 @@ def _principal_direction(x: Array) -> Array:
 class _Partitioned(MetaEstimatorMixin, RowsEstimator):
     """Base of the estimators of leaves: a tree, and a fit of every leaf."""
 
-    tree_ = Fitted[Tree]("leaves.tree")
-    leaves_ = Fitted[tuple[Leaf, ...]]("leaves.leaves")
+    tree_ = Fitted[Tree]("blend.shares")
+    leaves_ = Fitted[tuple[Part, ...]]("blend.parts")
     _keeps_sums = False
     _ridge: ClassVar[type[BaseEstimator]] = KernelRidge  # of a leaf whose estimator is not given
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {
-        "estimator": [HasMethods(["fit", "predict"]), StrOptions({"given"}), None],
+        "estimator": [HasMethods(["fit", "predict"]), None],
         "n_leaves": [Interval(Integral, 1, None, closed="left")],
         "overlap": [Interval(Real, 0, 1, closed="left")],
         "n_samples": [Interval(Integral, 2, None, closed="left")],
@@ -127,9 +120,6 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
         verbose: int = 0,
     ) -> None:
         set_parameters(self, locals())
-
-    def _method(self) -> NoReturn:
-        raise ConfigError(f"{type(self).__name__}: leaves keep no sums; fit again, or search with GridSearchCV")
 
     @property
     def leaf_rows_(self) -> Array:
@@ -159,8 +149,8 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
                 forget("route")
                 sweep(data.rows, source, what="route")
             leaves = self._fit_leaves(fits, data.rows)
-            whole = Leaves(source.tree, leaves, targets.width, data.inputs.classes)
-            self._fitted = PartitionedFit(data.inputs, whole)  # type: ignore[assignment]
+            blend = Blend(source.tree, leaves, targets.width, data.inputs.classes)
+            self._fitted = BlendFit(data.inputs, blend)  # type: ignore[assignment]
         return self
 
     def _read(
@@ -168,7 +158,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
     ) -> tuple[Training, Targets]:
         """Return validated rows and targets."""
         self.check_parameters()
-        require_leaf_model(self._model())
+        require_part(self._model(), "estimator")
         data = self._read_fit(X, y, sample_domain, sample_weight)
         if len(data.rows) < 2 * self.n_leaves:
             raise DataError(
@@ -200,18 +190,19 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
         columns = np.array([_width(model, int(count), d) for model, count in zip(models, counts, strict=True)], float)
         m, row_bytes = int(columns.max()), rows.row_bytes + 8 * d * bool(rows.row_maps) + 16
         rows_bytes = 2 * int(counts.max()) * row_bytes + _sample_bytes(models[counts.argmax()], int(counts.max()), d)
+        own = ((name, value) for name, value in parameters_of(self) if name != ".random_state")
         sizes = ((name, getattr(config, name)) for name in ("segment_rows", "min_segments", "chunk_bytes"))
         return LeafFits(
             source=source,
             whole=Whole(rows, targets),
             models=tuple(models),
-            parameters=(*parameters_of(self), *sizes),
+            parameters=(*own, *sizes),
             config=config,
             fit_bytes=rows_bytes + config.block_rows * (8 * m + 16 * d) + _MATRICES * 8 * m**2,
             fit_flops=float(np.mean(counts * (2.0 * d + columns) * columns + 10 * columns**3)),
         )
 
-    def _fit_leaves(self, fits: LeafFits, rows: Rows) -> tuple[Leaf, ...]:
+    def _fit_leaves(self, fits: LeafFits, rows: Rows) -> tuple[Part, ...]:
         """Fit all leaves, on any executor, and read them."""
         # a learned kernel may be flat: landmarks beyond its rank are no fault of the user
         ignored = (RankDeficiencyWarning.__name__,) if self.estimator is None else ()
@@ -240,29 +231,18 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
         m = min(_MOST_LANDMARKS, rows // 2)
         return make_pipeline(leaf_metric(), self._ridge(Gaussian(sigma=1.0), n_landmarks=m, alpha="gcv"))
 
-    # -- prediction ----------------------------------------------------------------------------------------------------
-
-    def _expansion(self) -> Leaves:  # type: ignore[override]
-        fit: object = self._require("predict")
-        assert isinstance(fit, PartitionedFit)
-        return fit.leaves
-
-    def _predictor(self) -> Leaves:  # type: ignore[override]
-        leaves = self._expansion()
-        return cached_predictor(leaves, leaves.sliced)  # type: ignore[return-value, arg-type]
-
     def fit_report(self) -> FitReport:
         """Describe the fit as plain data: rows, landmarks and penalties of the leaves, and the largest error estimate.
 
         `prediction_error` is the largest of those of the leaves; see `KernelRidge.fit_report`.
         """
-        leaves = self._expansion().leaves
+        leaves = self.leaves_
         rows, alphas = self.leaf_rows_, [leaf.alpha for leaf in leaves if leaf.alpha is not None]
         wrong = [leaf.prediction_error for leaf in leaves if leaf.prediction_error is not None]
         return FitReport(
             estimator=type(self).__name__,
             leaves=len(leaves),
-            landmarks=sum(leaf.predictor.features.width for leaf in leaves),
+            landmarks=sum(leaf.predictor.n_landmarks for leaf in leaves),
             leaf_rows={"least": int(rows.min()), "median": float(np.median(rows)), "most": int(rows.max())},
             alpha={"least": min(alphas), "most": max(alphas)} if alphas else {},
             diagnostics={"prediction_error": max(wrong)} if wrong else {},
@@ -386,6 +366,6 @@ class PartitionedClassifier(_Partitioned, Classifier):
     @property
     def probability(self) -> bool:
         """Whether the leaves give probabilities."""
-        if self._fitted is not None:
-            return self._expansion().logits
+        if (blend := self._blend()) is not None:
+            return blend.logits
         return hasattr(last_step(self._model()), "predict_proba")

@@ -28,20 +28,14 @@ from bigkernel.estimators.kernel_basis import FourierBasis, LandmarkBasis, requi
 from bigkernel.estimators.labelled_rows import LabelledRowsClassifier
 from bigkernel.kernels.functions import SCALES, Gaussian, Matern
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, unpack, write
-from bigkernel.models.predictor import Predictor, require_fitting, require_leaves
+from bigkernel.models.predictor import Predictor, require_blend
 from bigkernel.models.predictor import kind_of as predictor_kind
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.solvers.residuals import VECTORS
 from bigkernel.statistics.predictor import Calibration
 
 log = log_of(__name__)
-_FITS = (
-    fit_state.MomentFit,
-    fit_state.ExactFit,
-    fit_state.IterativeFit,
-    fit_state.ProjectionFit,
-    fit_state.PartitionedFit,
-)
+_FITS = (fit_state.MomentFit, fit_state.ExactFit, fit_state.IterativeFit, fit_state.ProjectionFit, fit_state.BlendFit)
 _SOLUTIONS = [
     kind for kind in vars(fit_state).values() if isinstance(kind, type) and issubclass(kind, fit_state.Solution)
 ]
@@ -70,7 +64,6 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "OrientationFeatures": _IMAGE,
     "RowUnion": (),
     "LearnedMetric": ("weights_", "centre_", "kernel_", "penalty_", "rounds_", "n_iter_", "gain_", "gain_error_"),
-    "ResidualRegressor": ("_target_shape",),
     "sklearn.preprocessing.StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
     "sklearn.preprocessing.MinMaxScaler": (
         "min_",
@@ -95,8 +88,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "sklearn.compose.TransformedTargetRegressor": ("_training_dim",),
     "sklearn.compose.ColumnTransformer": ("sparse_output_", "output_indices_", "_columns", "_indices"),
 }
-# fitted steps of lists: the attribute that holds them, and the parameter with their names, or a single step
-_LISTS = {"RowUnion": ("transformers_", "transformer_list"), "ResidualRegressor": ("estimators_", "estimators")}
+_BLENDED = ("PartitionedRegressor", "PartitionedClassifier", "ResidualRegressor")
 _COMMON = ("n_features_in_", "feature_names_in_", "_sklearn_output_config")
 _INNER = ("indicator_", "regressor_", "transformer_")  # of scikit-learn, fitted
 _ADVICE = "joblib.dump or skops.io.dump store any Pipeline, and such files must only be loaded from trusted sources"
@@ -230,10 +222,9 @@ def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
     else:
         fit = step._fitted
     inner: list[tuple[str, Any]] = []
-    if name in _LISTS:
-        fitted, given = _LISTS[name]
-        labels = [label for label, _ in getattr(step, given)]
-        inner = list(zip(labels, getattr(step, fitted), strict=True))
+    if name == "RowUnion":
+        labels = [label for label, _ in step.transformer_list]
+        inner = list(zip(labels, step.transformers_, strict=True))
     elif name == "sklearn.compose.ColumnTransformer":
         columns = {label: [int(i) for i in own] for label, own in step._transformer_to_input_indices.items()}
         # of no columns a transformer is not fitted
@@ -245,7 +236,51 @@ def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
     else:
         inner = [(one, getattr(step, one)) for one in _INNER if getattr(step, one, None) is not None]
     said = {"class": name, "params": params, "fitted": packing.pack(fit, path)}
+    if type(step).__name__ in _BLENDED:
+        said["models"] = _pack_unfitted(_models_of(step), path, packing)
     return {**said, "inner": _pack_named(inner, path, packing)} if inner else said
+
+
+def _models_of(step: Any) -> Any:
+    """Return the model of every leaf, or a Pipeline of the stages."""
+    return Pipeline(step.estimators) if hasattr(step, "estimators") else step.estimator
+
+
+def _pack_unfitted(step: Any, path: str, packing: Packing) -> dict[str, Any] | None:
+    """Return the description of a model before its fit: classes and parameters."""
+    if step is None:
+        return None
+    if isinstance(step, Pipeline):
+        return {"steps": [[label, _pack_unfitted(one, path, packing)] for label, one in step.steps]}
+    if (name := _name_of(step)) is None:
+        raise ConfigError(f"expected an estimator of bigkernel, found {type(step).__name__}")
+    params = {key: packing.pack(value, f"{path}.{name}.{key}") for key, value in _params(step).items()}
+    inside = {"models": _pack_unfitted(_models_of(step), path, packing)} if type(step).__name__ in _BLENDED else {}
+    return {"class": name, "params": params, **inside}
+
+
+def _unpack_unfitted(said: Any, contents: Contents) -> Any:
+    """Return the model that `_pack_unfitted` described."""
+    if said is None:
+        return None
+    if set(said) == {"steps"}:
+        return Pipeline([(label, _unpack_unfitted(one, contents)) for label, one in said["steps"]])
+    kind = _class_of(said["class"])
+    require(kind is not None and issubclass(kind, BaseEstimator), f"unknown class {said['class']!r}")
+    params = {str(key): unpack(value, _kind_of, contents) for key, value in said["params"].items()}
+    assert kind is not None
+    return kind(**_with_models(params, kind, said, contents))
+
+
+def _with_models(
+    params: dict[str, Any], kind: type[Any], said: Mapping[str, Any], contents: Contents
+) -> dict[str, Any]:
+    """Return parameters with the models of leaves or stages."""
+    if kind.__name__ in _BLENDED:
+        model = _unpack_unfitted(said["models"], contents)
+        several = "estimators" in kind._get_param_names()
+        params["estimators" if several else "estimator"] = [*model.steps] if several else model
+    return params
 
 
 def _pack_named(steps: list[tuple[str, Any]], path: str, packing: Packing) -> list[list[Any]]:
@@ -263,10 +298,8 @@ def _pack_named(steps: list[tuple[str, Any]], path: str, packing: Packing) -> li
 def _params(step: BaseEstimator) -> dict[str, Any]:
     """Return the parameters to store."""
     params: dict[str, Any] = step.get_params(deep=False)
-    for name in ("transformer_list", "transformers", "estimators"):
-        params.pop(name, None)  # the fitted ones are stored
-    if params.get("estimator") is not None:
-        params["estimator"] = "given"
+    for name in ("transformer_list", "transformers", "estimators", "estimator"):
+        params.pop(name, None)  # the fitted ones are stored, or described beside
     for name in ("regressor", "transformer"):
         if params.get(name) is not None:
             params[name] = "given"
@@ -294,13 +327,14 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
     if isinstance(categories := params.get("categories"), tuple):
         params["categories"] = list(categories)
     named = _unpack_named(said["inner"], contents) if "inner" in said else []
-    if name in _LISTS:
-        params[_LISTS[name][1]] = [(label, clone(one)) for label, one in named]
+    if name == "RowUnion":
+        params["transformer_list"] = [(label, clone(one)) for label, one in named]
     if name == "sklearn.compose.ColumnTransformer":
         params["transformers"] = []
     if name == "sklearn.compose.TransformedTargetRegressor":
         fits = dict(named)
         params |= {one: clone(fits[f"{one}_"]) for one in ("regressor", "transformer") if params[one] is not None}
+    params = _with_models(params, kind, said, contents)
     wrong = sorted(set(params) ^ set(kind._get_param_names()))
     require(not wrong, f"{kind.__name__}: parameters {wrong} are unknown or missing")
     fitted = unpack(said["fitted"], _kind_of, contents)
@@ -312,9 +346,9 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
         _set_attributes(step, name, fitted, named)
     else:
         require(isinstance(fitted, _FITS), f"{kind.__name__}: expected a fit, found {fitted!r:.60}")
-        partitioned = isinstance(fitted, fit_state.PartitionedFit)
-        require(partitioned == ("n_leaves" in params), f"{kind.__name__}: expected another fit")
-        (_require_leaves if partitioned else _require_fit)(step, fitted)
+        blended = isinstance(fitted, fit_state.BlendFit)
+        require(blended == (kind.__name__ in _BLENDED), f"{kind.__name__}: expected another fit")
+        (_require_blend if blended else _require_fit)(step, fitted)
         restore(step, fitted.inputs, fitted)
     return step
 
@@ -350,13 +384,10 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
         step.indicator_ = None
     if kind == "sklearn.compose.ColumnTransformer":
         _set_columns(step, d, named)
-    elif kind in _LISTS:
-        held = [one for _, one in named]
-        setattr(step, _LISTS[kind][0], held)
-        fits = all(one.n_features_in_ == d for one in held)
-        require(bool(held) and fits, f"{kind}: expected steps of {d} features")
-        if kind != "RowUnion":
-            require(all(hasattr(one, "predict") for one in held), f"{kind}: expected estimators")
+    elif kind == "RowUnion":
+        step.transformers_ = [one for _, one in named]
+        fits = all(one.n_features_in_ == d for one in step.transformers_)
+        require(bool(named) and fits, f"{kind}: expected steps of {d} features")
     else:
         require({label for label, _ in named} <= {*_INNER}, f"{kind}: unknown steps")
         vars(step).update(named)
@@ -420,15 +451,13 @@ def _require_fit(step: Any, fit: Any) -> None:
     _require_basis(name, basis, d)
 
 
-def _require_leaves(step: Any, fit: Any) -> None:
-    """Raise `ModelRejectedError` unless the leaves of a fit belong together."""
-    leaves, inputs = fit.leaves, fit.inputs
-    require_leaves(leaves, inputs.n_features)
-    same = (leaves.classes is None) == (inputs.classes is None) and is_classifier(step) == (leaves.classes is not None)
-    require(same and len(leaves.leaves) == step.n_leaves, f"{type(step).__name__}: expected {step.n_leaves} leaves")
-    require(not (inputs.flat and leaves.width != 1), f"{type(step).__name__}: expected one target")
-    for leaf in leaves.leaves:
-        require_fitting(leaf.predictor)
+def _require_blend(step: Any, fit: Any) -> None:
+    """Raise `ModelRejectedError` unless the parts of a fit belong together and to the estimator."""
+    blend, inputs, name = fit.blend, fit.inputs, type(step).__name__
+    require_blend(blend, inputs.n_features)
+    same = (blend.classes is None) == (inputs.classes is None) and is_classifier(step) == (blend.classes is not None)
+    require(same and len(blend.parts) == getattr(step, "n_leaves", len(blend.parts)), f"{name}: expected other parts")
+    require(not (inputs.flat and blend.width != 1), f"{name}: expected one target")
 
 
 def _statistics(fit: Any, p: int) -> dict[str, tuple[Any, tuple[int, ...]]]:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Self
+from dataclasses import replace
+from typing import ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin, clone
-from sklearn.utils import get_tags
-from sklearn.utils.validation import check_is_fitted
+from sklearn.base import BaseEstimator, clone
 
-from bigkernel.arrays import Array, ColumnLike, RowsLike
+from bigkernel.arrays import ColumnLike, RowsLike
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import NamedSteps, score_in_pieces, set_parameters
-from bigkernel.estimators.inputs import input_rows, is_lazy, validate_input
+from bigkernel.errors import ConfigError
+from bigkernel.estimators.base import NamedSteps, Regressor, set_parameters, shown, training_values
+from bigkernel.estimators.blended import part_of, require_part
+from bigkernel.estimators.evaluation import FitReport
+from bigkernel.estimators.fit_state import BlendFit, Fitted
+from bigkernel.events.job import job
+from bigkernel.statistics.blend import Blend, Everywhere, Part
+from bigkernel.statistics.moments import Targets
 
-if TYPE_CHECKING:
-    from sklearn.utils import Tags
 
-
-class ResidualRegressor(RegressorMixin, NamedSteps):
+class ResidualRegressor(NamedSteps, Regressor):
     """Fit regressors one after the other, each to the residuals of those before it, and sum their predictions.
 
     A linear trend costs one sweep of d×d sums, and kernels do well on what it leaves: without it, landmarks are spent
@@ -28,11 +29,14 @@ class ResidualRegressor(RegressorMixin, NamedSteps):
 
     Parameters
     ----------
-    estimators : list of (name, regressor or Pipeline)
+    estimators : list of (name, regressor of bigkernel, or a Pipeline of its transformers that ends with one)
+    verbose : int
+        1: show progress.
 
     Attributes
     ----------
-    estimators_ : list of the fitted clones, in the order of the list
+    stages_ : tuple of models, in the order of the list: `row_maps`, `predictor`, number of `rows`, `alpha` and
+        `prediction_error` of the fit
 
     References
     ----------
@@ -50,65 +54,67 @@ class ResidualRegressor(RegressorMixin, NamedSteps):
     True
     """
 
+    stages_ = Fitted[tuple[Part, ...]]("blend.parts")
+    _keeps_sums = False
     _steps_name: ClassVar[str] = "estimators"
-    _semi_supervised: ClassVar[bool] = False
-    _parameter_constraints: ClassVar[dict[str, list[object]]] = {"estimators": [list, tuple]}
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {"estimators": [list, tuple], "verbose": ["verbose"]}
 
-    def __init__(self, estimators: Sequence[tuple[str, BaseEstimator]]) -> None:
+    def __init__(self, estimators: Sequence[tuple[str, BaseEstimator]], *, verbose: int = 0) -> None:
         set_parameters(self, locals())
 
-    def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
-        """Fit the stages to rows X (n, d) and y (n,) or (n, c); y None for a corpus or Rows with their own.
-
-        Raises
-        ------
-        ConfigError
-            There is no stage, or one without a name, or two with the same.
-        DataError
-            Rows or targets are not finite numbers, or there is no y.
-        """
+    def check_parameters(self) -> None:
+        """Raise if there is no stage, or one without a name or that is no estimator of ours."""
         self._validate_params()
-        stages = [one for one in self.estimators if isinstance(one, tuple | list) and len(one) == 2]
-        if not stages or not all(hasattr(one, "fit") and hasattr(one, "predict") for _, one in stages):
+        if not self.estimators or not all(isinstance(one, tuple | list) and len(one) == 2 for one in self.estimators):
             raise ConfigError(f"estimators: expected a list of (name, regressor), found {self.estimators!r}")
         try:
             self._validate_names([name for name, _ in self.estimators])
         except ValueError as error:
             raise ConfigError(f"estimators: {error}") from error
-        if is_lazy(X):
-            rows = as_rows(input_rows(self, X, reset=True), y)
-            residual = rows.column("y")
-            if residual is None:
-                raise DataError(f"{rows.name}: ResidualRegressor requires y to be passed, but the target y is None")
-        else:
-            X, residual = validate_input(self, X, y, reset=True, multi_output=True, y_numeric=True)
-        residual = np.array(residual, np.float64)
-        self._target_shape = residual.shape[1:]
-        self.estimators_: list[BaseEstimator] = []
-        for place, (_, stage) in enumerate(self.estimators):
-            if place:
-                for ids, part in rows.pieces() if is_lazy(X) else ((slice(None), X),):
-                    residual[ids] -= self._values(self.estimators_[-1], part)
-            self.estimators_.append(clone(stage).fit(X, residual))
+        for name, stage in self.estimators:
+            require_part(stage, f"estimators: {name}")
+
+    def fit(
+        self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None, *, sample_domain: ColumnLike = None
+    ) -> Self:
+        """Fit the stages to rows X (n, d) and y (n,) or (n, c); y None for a corpus or Rows with their own.
+
+        Raises
+        ------
+        ConfigError
+            There is no stage, or one without a name, or two with the same, or one that is none of bigkernel.
+        DataError
+            Rows or targets are not finite numbers, or there is no y.
+        """
+        self.check_parameters()
+        data = self._read_fit(X, y, sample_domain, sample_weight)
+        rows, targets = data.rows, data.targets
+        assert isinstance(targets, Targets)
+        y = rows.column("y")
+        assert y is not None
+        residual = np.where(targets.labelled(y, 0).reshape(-1, *[1] * (y.ndim - 1)), y, np.nan).astype(np.float64)
+        parts: list[Part] = []
+        with job(f"{type(self).__name__}.fit"), shown(self.verbose):
+            for _, stage in self.estimators:
+                if parts:
+                    last = Blend(Everywhere(rows.shape[1], 1), (parts[-1],), targets.width)
+                    residual -= training_values(rows, last.sliced()).reshape(residual.shape)
+                left = replace(as_rows(rows, residual), classes=())
+                parts.append(part_of(clone(stage).fit(left), len(rows)))
+        blend = Blend(Everywhere(rows.shape[1], len(parts)), tuple(parts), targets.width)
+        self._fitted = BlendFit(data.inputs, blend)  # type: ignore[assignment]
         return self
 
-    def _values(self, stage: BaseEstimator, X: RowsLike) -> Array:
-        return np.asarray(stage.predict(X)).reshape(-1, *self._target_shape)
-
-    def predict(self, X: RowsLike) -> Array:
-        """Predict targets (n,) or (n, c) of rows X (n, d)."""
-        check_is_fitted(self)
-        if not is_lazy(X):
-            X, _ = validate_input(self, X, reset=False)
-        return np.asarray(sum(self._values(stage, X) for stage in self.estimators_))
-
-    def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
-        """Return R² of the predictions."""
-        return score_in_pieces(self, X, y, sample_weight)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        stages = [get_tags(stage) for _, stage in self.estimators if hasattr(stage, "fit")]
-        tags.input_tags.sparse = all(stage.input_tags.sparse for stage in stages)
-        tags.target_tags.multi_output = all(stage.target_tags.multi_output for stage in stages)
-        return tags
+    def fit_report(self) -> FitReport:
+        """Describe the fit as plain data: landmarks, penalties and error estimates of the stages."""
+        names = [name for name, _ in self.estimators]
+        stages = [
+            {
+                "stage": name,
+                "landmarks": part.predictor.n_landmarks,
+                "alpha": part.alpha,
+                "error": part.prediction_error,
+            }
+            for name, part in zip(names, self.stages_, strict=True)
+        ]
+        return FitReport(estimator=type(self).__name__, stages=stages)

@@ -98,6 +98,11 @@ class IdentityMap(SingleMap):
         return len(self.shift)
 
     @property
+    def n_features(self) -> int:
+        """D."""
+        return len(self.shift)
+
+    @property
     def cost(self) -> MapCost:
         return MapCost(float(self.width), self.width * self.dtype.itemsize, 8 * self.width)
 
@@ -262,6 +267,11 @@ class LandmarkSlices:
     bound: Bound  # Z prepared for blocks
     width: int  # m
     slice_width: int  # s, of all slices but the last
+
+    @property
+    def n_features(self) -> int:
+        """D."""
+        return self.bound.n_features
 
     @property
     def dtype(self) -> DType:

@@ -22,7 +22,7 @@ from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, WithoutCach
 from bigkernel.kernels.functions import KERNELS
 from bigkernel.kernels.given import Pairwise
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, stored_fields, unpack
-from bigkernel.statistics.leaves import Leaf, Leaves, Tree
+from bigkernel.statistics.blend import Blend, Everywhere, Part, Tree
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.statistics.predictor import Projection, log_softmax, softmax
 from bigkernel.streaming.chunk import Chunk, RowMap, is_plain, mapped_width
@@ -33,8 +33,10 @@ _FEATURES = (IdentityMap, LandmarkMap)
 _MAPS = (Scale, UnitNorm, Standardize, LinearMap, SideBySide, Projection)
 # imported on demand
 _IMAGE_MAPS = ("MomentNormalise", "Orientations")
-_CLASSES: dict[str, type[Any]] = {kind.__name__: kind for kind in (Expansion, Tree, Leaf, Leaves, *_FEATURES, *_MAPS)}
-_CLASSES["Expansion"] = Expansion  # as annotated
+_CLASSES: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Expansion, Tree, Everywhere, Part, Blend, *_FEATURES, *_MAPS)
+}
+_CLASSES["Expansion"] = Expansion  # as annotated here
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -46,7 +48,7 @@ class Predictor(WithoutCaches):
     Attributes
     ----------
     n_features : d of the input rows
-    expansion : f of the mapped rows: features, coefficients, intercept, and labels of classes; or leaves of such
+    expansion : f of the mapped rows: features, coefficients, intercept, and labels of classes; or parts with such
     row_maps : applied to the rows in order
     flat : whether predicted numbers are one column, (n,)
     feature_names : (d,) names of the features of the fit, or None
@@ -63,7 +65,7 @@ class Predictor(WithoutCaches):
     """
 
     n_features: int
-    expansion: Expansion | Leaves
+    expansion: Expansion | Blend
     row_maps: tuple[RowMap, ...] = ()
     flat: bool = False
     feature_names: Array | None = None
@@ -107,10 +109,14 @@ class Predictor(WithoutCaches):
         )
 
     def __repr__(self) -> str:
-        c, of = self.expansion.width, [one.features for one in _models(self)]
-        by = f"{sum(one.width for one in of):,} landmarks" if isinstance(of[0], LandmarkMap) else "a linear model"
-        by += f" in {len(of):,} leaves" if isinstance(self.expansion, Leaves) else ""
+        whole, c = self.expansion, self.expansion.width
+        by = f"{whole.n_landmarks:,} landmarks" if self._has_landmarks else "a linear model"
+        by += f" in {len(whole.parts):,} parts" if isinstance(whole, Blend) else ""
         return f"Predictor({self.n_features:,} features, {by}, {c} {'targets' if self.classes is None else 'classes'})"
+
+    @property
+    def _has_landmarks(self) -> bool:
+        return any(isinstance(one.features, LandmarkMap) for one in _expansions(self))
 
     @property
     def classes(self) -> Array | None:
@@ -152,7 +158,7 @@ class Predictor(WithoutCaches):
         return self.expansion.logits_of(self._values(X))
 
     @cached_property
-    def _sliced(self) -> Expansion | Leaves:
+    def _sliced(self) -> Expansion | Blend:
         """The expansion with many landmarks in slices, as in the model."""
         return self.expansion.sliced()
 
@@ -236,23 +242,26 @@ def _each(row_maps: tuple[RowMap, ...]) -> Iterator[RowMap]:
                 yield from _each(chain)
 
 
-def _row_maps(predictor: Predictor) -> Iterator[RowMap]:
-    """Yield the row maps of the predictor, and those of its leaves."""
-    yield from _each(predictor.row_maps)
-    for leaf in predictor.expansion.leaves if isinstance(predictor.expansion, Leaves) else ():
-        yield from _each(leaf.row_maps)
+def _row_maps(model: Predictor | Part) -> Iterator[RowMap]:
+    """Yield the row maps of a model, and those of its parts."""
+    yield from _each(model.row_maps)
+    for part in _parts(model):
+        yield from _row_maps(part)
 
 
-def _models(predictor: Predictor) -> list[Expansion]:
-    """Return the expansion of the predictor, or those of its leaves."""
-    whole = predictor.expansion
-    return [leaf.predictor for leaf in whole.leaves] if isinstance(whole, Leaves) else [whole]
+def _expansions(model: Predictor | Part) -> Iterator[Expansion]:
+    """Yield the expansions of a model and its parts, and those of its projections."""
+    yield from (row_map.predictor for row_map in _each(model.row_maps) if isinstance(row_map, Projection))
+    whole = model.predictor if isinstance(model, Part) else model.expansion
+    if isinstance(whole, Expansion):
+        yield whole
+    for part in _parts(model):
+        yield from _expansions(part)
 
 
-def _expansions(predictor: Predictor) -> Iterator[Expansion]:
-    """Yield the expansions of the predictor, and those of its projections."""
-    yield from _models(predictor)
-    yield from (row_map.predictor for row_map in _row_maps(predictor) if isinstance(row_map, Projection))
+def _parts(model: Predictor | Part) -> tuple[Part, ...]:
+    whole = model.predictor if isinstance(model, Part) else model.expansion
+    return whole.parts if isinstance(whole, Blend) else ()
 
 
 def _needs_more(what: str) -> ConfigError:
@@ -273,8 +282,8 @@ def _require_valid(predictor: Predictor, limit_bytes: int) -> None:
     d, names = predictor.n_features, predictor.feature_names
     require(names is None or (names.dtype.kind == "U" and names.shape == (d,)), f"expected {d} feature names")
     mapped = mapped_width(predictor.row_maps, d)  # refuses maps that do not fit each other
-    if isinstance(predictor.expansion, Leaves):
-        require_leaves(predictor.expansion, mapped)
+    if isinstance(predictor.expansion, Blend):
+        require_blend(predictor.expansion, mapped)
     for row_map in _row_maps(predictor):
         if isinstance(row_map, SideBySide):
             each = row_map.chains and len(row_map.scales) == len(row_map.chains)
@@ -308,16 +317,22 @@ def require_fitting(expansion: Expansion) -> None:
     require(different, f"expected {c} distinct labels")
 
 
-def require_leaves(whole: Leaves, d: int) -> None:
-    """Raise unless the tree and the leaves belong together and to rows of d features."""
-    tree, splits, classes = whole.tree, len(whole.leaves) - 1, whole.classes
-    shapes = tree.directions.shape, tree.lower.shape, tree.upper.shape
-    require(shapes == ((splits, d), (splits,), (splits,)), f"expected {splits} splits of {d} features, found {shapes}")
+def require_blend(whole: Blend, d: int) -> None:
+    """Raise unless the parts belong together, and to rows of d features."""
+    shares, count, classes = whole.shares, len(whole.parts), whole.classes
+    if isinstance(shares, Tree):
+        shapes = shares.directions.shape, shares.lower.shape, shares.upper.shape
+        fits = shapes == ((count - 1, d), (count - 1,), (count - 1,))
+        require(fits, f"expected {count - 1} splits of {d} features, found {shapes}")
+    require(shares.n_features == d and shares.n_leaves == count > 0, f"expected {count} parts of {d} features")
     ordered = classes is None or (classes.ndim == 1 and np.array_equal(np.unique(classes), classes))
     require(ordered and (classes is None or len(classes) == whole.width), f"expected {whole.width} sorted classes")
-    for leaf in whole.leaves:
-        require(isinstance(leaf, Leaf), f"expected a leaf, found {leaf!r:.60}")
-        features = leaf.predictor.features
-        inner = features.n_features if isinstance(features, LandmarkMap) else features.width
-        fits = mapped_width(leaf.row_maps, d) == inner and leaf.predictor.width == whole.width
-        require(fits, f"expected leaves of {d} features and {whole.width} targets")
+    for part in whole.parts:
+        require(isinstance(part, Part), f"expected a part, found {part!r:.60}")
+        inner = mapped_width(part.row_maps, d)
+        fits = part.predictor.n_features == inner and part.predictor.width == whole.width
+        require(fits, f"expected parts of {d} features and {whole.width} targets")
+        if isinstance(part.predictor, Blend):
+            require_blend(part.predictor, inner)
+        else:
+            require_fitting(part.predictor)

@@ -53,6 +53,16 @@ class Predictor(WithoutCaches):
         """c, the number of columns of the values."""
         return int(self.coef.shape[1])
 
+    @property
+    def n_features(self) -> int:
+        """d, the number of features of the mapped rows."""
+        return int(self.features.n_features)
+
+    @property
+    def n_landmarks(self) -> int:
+        """p, the number of columns of the features."""
+        return int(self.features.width)
+
     def logits_of(self, values: Array) -> Array:
         """Return the logits of the class probabilities, from values (n, c)."""
         return values if self.log_weights is None else values - self.log_weights

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 import bigkernel
 from bigkernel import estimators
-from bigkernel.estimators.fit_state import ExactFit, IterativeFit, MomentFit, PartitionedFit
+from bigkernel.estimators.fit_state import BlendFit, ExactFit, IterativeFit, MomentFit
 
 rng = np.random.default_rng(5)
 N, D = 60, 4
@@ -102,7 +102,7 @@ def test_the_state_of_an_estimator_is_one_value(name):
     model, given = FITS[name]
     model = clone(model).fit(X, *given)
     assert set(vars(model)) - set(model.get_params()) == {"n_features_in_", "_fitted"}
-    kinds = {"logistic": IterativeFit, "leaves": PartitionedFit, "leaves of classes": PartitionedFit}
+    kinds = {"logistic": IterativeFit, "leaves": BlendFit, "leaves of classes": BlendFit, "stages": BlendFit}
     kind = kinds.get(name, ExactFit if "exact" in name else MomentFit)
     assert isinstance(model._fitted, kind) or name in ("nystroem", "importance")
     for attribute in ("landmarks_", "dual_coef_", "coef_", "statistics_"):

@@ -1,13 +1,14 @@
-"""Leaves: a tree of splits divides the space, each leaf has a predictor, and neighbours are blended at the borders.
+"""Predictors that are made of parts: the leaves of a tree, blended at their borders, or stages, which are summed.
 
 It imports NumPy alone, as `predictor` does, and predicts in its place.
-Shapes: n rows, b of a block, d features, c targets or classes, L leaves.
+Shapes: n rows, b of a block, d features, c targets or classes, L parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -18,7 +19,25 @@ from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, map_costs
 from bigkernel.streaming.row_maps import map_rows
 
 _BLOCK_BYTES, _MOST_ROWS = 2**25, 2**17  # of the rows of a block: every leaf takes some of them
-_SHARED = 1.3  # leaves to which a row goes, about
+
+
+class Shares(Protocol):
+    """How rows are shared between parts."""
+
+    @property
+    def n_features(self) -> int:
+        """D."""
+
+    @property
+    def n_leaves(self) -> int:
+        """L."""
+
+    @property
+    def overlap(self) -> float:
+        """Parts that a row goes to, about."""
+
+    def leaves(self, x: Array) -> Iterator[tuple[Array, Array]]:
+        """Yield, for each part, the positions of its rows among x (n, d) and their weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +45,7 @@ class Tree:
     """Splits of the space along directions; the subtree of a node with c leaves is the c − 1 nodes from it on.
 
     A row x goes left below `lower`, right above `upper`, and between them to both sides, with weights that change
-    smoothly from one to the other.
+    smoothly from one to the other, and sum to 1.
     """
 
     directions: Array  # (L − 1, d)
@@ -34,12 +53,18 @@ class Tree:
     upper: Array  # (L − 1,)
 
     @property
+    def n_features(self) -> int:
+        return int(self.directions.shape[1])
+
+    @property
     def n_leaves(self) -> int:
-        """L."""
         return len(self.lower) + 1
 
+    @property
+    def overlap(self) -> float:
+        return 1.3
+
     def leaves(self, x: Array) -> Iterator[tuple[Array, Array]]:
-        """Yield, for each leaf, the positions of its rows among x (n, d) and their weights, which sum to 1 a row."""
         yield from self._descend(x, np.arange(len(x)), np.ones(len(x)), 0, self.n_leaves)
 
     def _descend(self, x: Array, rows: Array, weight: Array, node: int, count: int) -> Iterator[tuple[Array, Array]]:
@@ -65,12 +90,28 @@ def project(x: Array, direction: Array) -> Array:
     return np.asarray(np.einsum("ij,j->i", x, direction, dtype=np.float64))
 
 
+@dataclass(frozen=True)
+class Everywhere:
+    """Every part takes every row, with weight 1."""
+
+    n_features: int
+    n_leaves: int
+
+    @property
+    def overlap(self) -> float:
+        return float(self.n_leaves)
+
+    def leaves(self, x: Array) -> Iterator[tuple[Array, Array]]:
+        for _ in range(self.n_leaves):
+            yield np.arange(len(x)), np.ones(len(x))
+
+
 @dataclass(frozen=True, eq=False)
-class Leaf:
-    """The model of a leaf: row maps, then a predictor of all targets or classes."""
+class Part:
+    """The model of a leaf or a stage: row maps, then a predictor of all targets or classes."""
 
     row_maps: tuple[RowMap, ...]
-    predictor: Predictor
+    predictor: Predictor | Blend
     rows: int  # of its fit
     alpha: float | None = None  # penalty; of several the mean
     prediction_error: float | None = None  # as in the diagnostics of its fit
@@ -84,30 +125,40 @@ class Leaf:
 
 
 @dataclass(frozen=True, eq=False)
-class Leaves(WithoutCaches):
-    """f(x) = Σ w_ℓ(x) f_ℓ(x) over the leaves ℓ of a tree; of probabilities log Σ w_ℓ(x) p_ℓ(x).
+class Blend(WithoutCaches):
+    """f(x) = Σ w_ℓ(x) f_ℓ(x) over parts ℓ; of probabilities log Σ w_ℓ(x) p_ℓ(x).
 
     It has the members of a `Predictor` that predictions and scores use.
     """
 
-    tree: Tree
-    leaves: tuple[Leaf, ...]
+    shares: Tree | Everywhere
+    parts: tuple[Part, ...]
     width: int  # c
     classes: Array | None = None  # (c,) sorted labels, or None for numbers
 
     @property
+    def n_features(self) -> int:
+        """D."""
+        return self.shares.n_features
+
+    @property
+    def n_landmarks(self) -> int:
+        """Number of columns of the features of all parts."""
+        return sum(part.predictor.n_landmarks for part in self.parts)
+
+    @property
     def logits(self) -> bool:
         """Whether softmax of the values gives class probabilities."""
-        return any(leaf.predictor.logits for leaf in self.leaves)
+        return any(part.predictor.logits for part in self.parts)
 
     @property
     def log_weights(self) -> None:
         """There are no class weights beside those of the fits."""
         return
 
-    def sliced(self) -> Leaves:
-        """Return leaves that read many landmarks in slices."""
-        return replace(self, leaves=tuple(replace(one, predictor=one.predictor.sliced()) for one in self.leaves))
+    def sliced(self) -> Blend:
+        """Return a blend whose parts read many landmarks in slices."""
+        return replace(self, parts=tuple(replace(one, predictor=one.predictor.sliced()) for one in self.parts))
 
     def logits_of(self, values: Array) -> Array:
         """Return the logits of the class probabilities, from values (n, c)."""
@@ -116,35 +167,38 @@ class Leaves(WithoutCaches):
     @property
     def flops_per_row(self) -> float:
         """Floating-point operations per row, about."""
-        d = self.tree.directions.shape[1]
-        each = (leaf.predictor.flops_per_row + map_costs(leaf.row_maps, d, 8).flops_per_row for leaf in self.leaves)
-        splits = 2.0 * d * self.tree.n_leaves.bit_length()
-        return float(_SHARED * sum(each) / len(self.leaves) + splits)
+        each = [
+            part.predictor.flops_per_row + map_costs(part.row_maps, self.n_features, 8).flops_per_row
+            for part in self.parts
+        ]
+        return self.shares.overlap * float(np.mean(each)) + 2.0 * self.n_features * len(self.parts).bit_length()
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Upper bound on the bytes of the model in a process."""
+        return sum(part.predictor.fixed_bytes for part in self.parts)
 
     def work_bytes(self, block_rows: int) -> int:
         """Return the bytes that a task needs to predict, without its chunk."""
-        d, rows = self.tree.directions.shape[1], self._block_rows(block_rows)
-        fixed: int = sum(leaf.predictor.fixed_bytes for leaf in self.leaves)
-        widest: int = max(leaf.predictor.work_bytes(block_rows) - leaf.predictor.fixed_bytes for leaf in self.leaves)
-        return int(fixed + widest + 8 * rows * (3 * d + 8 * self.width + 8))
+        most = max(part.predictor.work_bytes(block_rows) - part.predictor.fixed_bytes for part in self.parts)
+        return self.fixed_bytes + most + 8 * self._block_rows(block_rows) * (3 * self.n_features + 8 * self.width + 8)
 
     def _block_rows(self, least: int) -> int:
-        d: int = self.tree.directions.shape[1]
-        return max(least, min(_MOST_ROWS, _BLOCK_BYTES // (8 * d)))
+        return max(least, min(_MOST_ROWS, _BLOCK_BYTES // (8 * self.n_features)))
 
     def prepare(self) -> None:
         """Prepare landmarks and coefficients once, also if several threads call this at the same time."""
-        for leaf in self.leaves:
-            leaf.predictor.prepare()
+        for part in self.parts:
+            part.predictor.prepare()
 
     def fill(self, chunk: Chunk, block: Index, out: Array) -> None:
         """Write f of rows of the chunk into out (b, c) float64."""
-        x = chunk.load(block, self.tree.directions.shape[1], np.float64)
+        x = chunk.load(block, self.n_features, np.float64)
         inner = Workspace(seconds=chunk.work.seconds)
         out[...] = 0
-        for leaf, (rows, weight) in zip(self.leaves, self.tree.leaves(x), strict=True):
+        for part, (rows, weight) in zip(self.parts, self.shares.leaves(x), strict=True):
             if len(rows):
-                out[rows] += weight[:, None] * leaf.values(x[rows], inner)
+                out[rows] += weight[:, None] * part.values(x[rows], inner)
         if self.logits:
             np.log(np.maximum(out, np.finfo(np.float64).tiny, out=out), out=out)
 
@@ -157,5 +211,5 @@ class Leaves(WithoutCaches):
         return out
 
     def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:
-        """Yield rows of the chunk in blocks of which every leaf has some rows."""
-        yield from replace(chunk, block_rows=self._block_rows(chunk.block_rows)).blocks(index)
+        """Return rows of the chunk in blocks of which every leaf has some rows."""
+        return replace(chunk, block_rows=self._block_rows(chunk.block_rows)).blocks(index)
