@@ -442,7 +442,7 @@ class RowsEstimator(BaseEstimator):
         make = make or self._predictor
         if is_sound(X, self):
             return make().values(Chunk(X))
-        rows = input_rows(self, X, reset=False)
+        rows = replace(input_rows(self, X, reset=False), bad_rows="refuse")
         if isinstance(rows.x, SparseSource):
             predictor, n = make(), len(rows)
             # in the blocks of dense rows, where these are no larger than a chunk, for the same bits
