@@ -35,6 +35,7 @@ from .estimators import RowUnion as RowUnion
 from .estimators import SSSLClassifier as SSSLClassifier
 from .estimators import Standardizer as Standardizer
 from .estimators import SubspaceAlignment as SubspaceAlignment
+from .estimators import TableEncoder as TableEncoder
 from .estimators import UnitNormalizer as UnitNormalizer
 from .estimators import XNVClassifier as XNVClassifier
 from .estimators.evaluation import predict_to as predict_to

@@ -42,6 +42,7 @@ from bigkernel.streaming.folds import Folds, SomeFolds
 if TYPE_CHECKING:
     import dask.array as da
     import dask.dataframe as dd
+    from dask.delayed import Delayed
 
 _NUMERIC = "biuf"
 _PICKED_BYTES = 2**23  # bytes of the pieces in which selected rows are read
@@ -394,20 +395,26 @@ def feature_names(values: object) -> object:
 
 
 def _dask_array(frame: dd.DataFrame, name: str) -> da.Array:
-    """Return a Dask array (n, d) or (n,) with a chunk per partition; rows are counted in a separate pass."""
+    """Return the numbers of a Dask DataFrame (n, d) or Series (n,)."""
+    tail = () if is_series_like(frame) else (len(frame.columns),)
+    # pure: another process gives its tasks the same names, and so can resume
+    return array_of_partitions(frame, name, tail, _common_dtype(frame, name), dask.delayed(_numbers, pure=True))
+
+
+def array_of_partitions(
+    frame: dd.DataFrame, name: str, tail: tuple[int, ...], dtype: DType, read: Delayed, *more: object
+) -> da.Array:
+    """Return what `read` gives of each partition as a Dask array (n, *tail); rows are counted in a separate pass."""
     import dask.array as da
 
-    dtype = _common_dtype(frame, name)
     # a shuffle between workers (P2P) needs all its tasks in one graph, and our tasks take single partitions
     with dask.config.set({"dataframe.shuffle.method": "tasks"}):
         pieces, count_of = frame.to_delayed(), dask.delayed(len)
     # of the partitions as they will be read: fewer columns may mean other partitions
     counts: Sequence[int] = dask.compute(*(count_of(piece) for piece in pieces))
-    tail = () if is_series_like(frame) else (len(frame.columns),)
-    number = dask.delayed(_numbers, pure=True)  # another process gives its tasks the same names, and so can resume
     chunks = [
-        da.from_delayed(number(partition, (count, *tail), dtype, f"{name}: partition {i}"), (count, *tail), dtype)
-        for i, (partition, count) in enumerate(zip(pieces, counts, strict=True))
+        da.from_delayed(read(piece, (count, *tail), dtype, f"{name}: partition {i}", *more), (count, *tail), dtype)
+        for i, (piece, count) in enumerate(zip(pieces, counts, strict=True))
         if count
     ]
     return da.concatenate(chunks) if chunks else da.zeros((0, *tail), dtype=dtype)

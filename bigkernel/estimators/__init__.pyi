@@ -24,6 +24,7 @@ from .ridge import KernelRidge as KernelRidge
 from .ridge import KernelRidgeClassifier as KernelRidgeClassifier
 from .sssl import SSSL as SSSL
 from .sssl import SSSLClassifier as SSSLClassifier
+from .table_encoder import TableEncoder as TableEncoder
 from .transforms import Projector as Projector
 from .transforms import Rescaler as Rescaler
 from .transforms import RowUnion as RowUnion

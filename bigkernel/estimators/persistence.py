@@ -26,6 +26,7 @@ from bigkernel.estimators import fit_state
 from bigkernel.estimators.base import last_step, restore
 from bigkernel.estimators.kernel_basis import FourierBasis, LandmarkBasis, require_frequencies
 from bigkernel.estimators.labelled_rows import LabelledRowsClassifier
+from bigkernel.estimators.table_encoder import TableColumn
 from bigkernel.kernels.functions import SCALES, Gaussian, Matern
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, unpack, write
 from bigkernel.models.predictor import Predictor, require_blend
@@ -41,7 +42,8 @@ _SOLUTIONS = [
 ]
 _BASES = (LandmarkBasis, FourierBasis, fit_state.RowBasis)
 _CLASSES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, fit_state.Inputs, PseudoLabels, Calibration)
+    kind.__name__: kind
+    for kind in (*_FITS, *_SOLUTIONS, *_BASES, fit_state.Inputs, PseudoLabels, Calibration, TableColumn)
 }
 _NO_STEPS = ("passthrough", "drop")
 _IMAGE = ("image_height_", "image_width_")
@@ -63,6 +65,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "MomentNormalizer": _IMAGE,
     "OrientationFeatures": _IMAGE,
     "RowUnion": (),
+    "TableEncoder": ("columns_",),
     "LearnedMetric": ("weights_", "centre_", "kernel_", "penalty_", "rounds_", "n_iter_", "gain_", "gain_error_"),
     "sklearn.preprocessing.StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
     "sklearn.preprocessing.MinMaxScaler": (
@@ -394,6 +397,9 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
     if kind == "LearnedMetric":
         whole = {*fitted} >= {*_ATTRIBUTES[kind]} and isinstance(step.kernel_, Gaussian | Matern)
         require(whole and np.ndim(step.weights_) in (1, 2), f"{kind}: expected weights and a kernel")
+    if kind == "TableEncoder":
+        valid = len(step.columns_) == d and len(step.get_feature_names_out())
+        require(valid, f"{kind}: expected descriptions of {d} columns, some of which vary")
     if hasattr(step, "_row_map"):
         step._row_map().width(d)
 

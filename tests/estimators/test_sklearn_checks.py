@@ -35,6 +35,7 @@ VARIANTS = [
     bigkernel.LinearRegression(),
     bigkernel.Rescaler(2.0),
     bigkernel.UnitNormalizer(),
+    bigkernel.TableEncoder(),
     bigkernel.LearnedMetric(n_landmarks=20, max_iter=3, random_state=0),
     bigkernel.PartitionedRegressor(bigkernel.KernelRidge(alpha=0.1), 2, random_state=0),
     bigkernel.PartitionedClassifier(None, 2, random_state=0),

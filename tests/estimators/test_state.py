@@ -60,6 +60,7 @@ FITS = {
     "pose": (bigkernel.MomentNormalizer(image_shape=(2, 2)), ()),
     "strokes": (bigkernel.OrientationFeatures(), ()),
     "projector": (bigkernel.Projector(2), ()),
+    "table": (bigkernel.TableEncoder(), ()),
     "correlations": (bigkernel.CORAL(), (PARTLY,)),
     "subspaces": (bigkernel.SubspaceAlignment(2), (PARTLY,)),
     "side by side": (bigkernel.RowUnion([("z", bigkernel.Standardizer()), ("norm", bigkernel.UnitNormalizer())]), ()),
