@@ -91,10 +91,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     Examples
     --------
-    >>> import numpy as np
     >>> from bigkernel import TableEncoder
     >>> encoder = TableEncoder()
-    >>> encoder.fit_transform(np.array([["red", 1.5], ["blue", None], ["red", 2.5]], object))
+    >>> encoder.fit_transform([["red", 1.5], ["blue", None], ["red", 2.5]])
     array([[1. , 0. , 1.5, 0. ],
            [0. , 1. , 2. , 1. ],
            [1. , 0. , 2.5, 0. ]])
@@ -143,9 +142,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         try:
             if is_lazy(X) and not framed:
                 raise DataError(f"expected a frame, or an array in memory, found {type(X).__name__}")
-            options = {"skip_check_array": True} if framed else {"dtype": None, "ensure_all_finite": "allow-nan"}
+            own = None if hasattr(X, "dtype") else object  # NumPy would make text of a list of numbers and text
+            options = {"skip_check_array": True} if framed else {"dtype": own, "ensure_all_finite": "allow-nan"}
             valid = validate_data(self, X._meta if is_dask_frame(X) else X, reset=reset, **options)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise DataError(f"X: {error}") from error
         return X if framed else valid
 

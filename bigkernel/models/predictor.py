@@ -95,7 +95,7 @@ class Predictor(WithoutCaches):
         for label, step in named:
             if not hasattr(step, "_row_map"):
                 raise ConfigError(
-                    f"predictor: step {label!r}: expected a transformer of bigkernel, found {type(step).__name__}"
+                    f"predictor: step {label!r}: expected a row transform of bigkernel, found {type(step).__name__}"
                 )
         steps = [step for _, step in named]
         expansion, first = last._expansion(), (*steps, last)[0]
