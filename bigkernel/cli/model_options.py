@@ -62,11 +62,7 @@ _REST = together(
 
 
 _LEAVES = click.option(
-    "--leaves",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Split the rows into N parts of the space, each with a model of its own (and a metric, with --transform "
-    "metric), blended at the borders.",
+    "--leaves", type=click.IntRange(1), metavar="N", help="Models and metrics of N parts of the space."
 )
 
 
@@ -104,7 +100,7 @@ def _model_options(*, grid: bool) -> Decorator:
             "--components",
             type=Numbers(whole=True) if grid else click.IntRange(1),
             metavar="N",
-            help="Number of components of sssl.  [default: 120]",
+            help="Components of sssl.  [default: 120]",
         ),
         click.option(
             "--manifold",

@@ -46,6 +46,7 @@ from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.plan import Plan
 
 _MOST_LANDMARKS, _FEWEST_LEARNED = 1000, 100  # landmarks and rows of a leaf whose estimator is not given
+_OTHER_BYTES = 2**25  # of a fit: modules that it imports, small arrays
 _MATRICES = 13  # m×m matrices of float64 in the fit of a leaf, at most: those of a QR factorisation
 
 
@@ -198,7 +199,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
             models=tuple(models),
             parameters=(*own, *sizes),
             config=config,
-            fit_bytes=rows_bytes + config.block_rows * (8 * m + 16 * d) + _MATRICES * 8 * m**2,
+            fit_bytes=_OTHER_BYTES + rows_bytes + config.block_rows * (8 * m + 16 * d) + _MATRICES * 8 * m**2,
             fit_flops=float(np.mean(counts * (2.0 * d + columns) * columns + 10 * columns**3)),
         )
 
