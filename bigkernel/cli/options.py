@@ -109,8 +109,8 @@ transform_option: Decorator = click.option(
     multiple=True,
     type=Transform(),
     metavar="NAME",
-    help="Row transform, stored in the model; repeat for several, in order. standardize: columns of variance 1, for "
-    "tables; unit-norm; scale: divide by the scale of the corpus; project: principal components; metric: scales "
+    help="Row transform, stored in the model; repeat for several. standardize: columns of variance 1, for "
+    "tables; unit-norm; scale: by that of the corpus; project: principal components; metric: scales "
     "learned from the targets, for --sigma 1. Of images: moments, "
     "orientations. With parameters: project:n-components=300,whiten=yes.",
 )
