@@ -14,12 +14,13 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import dask
 import numpy as np
 import zarr
+from distributed import Client
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.pipeline import Pipeline
@@ -33,8 +34,8 @@ from bigkernel.data.atomic_write import require_target
 from bigkernel.data.run_lock import claimed
 from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import prediction_store
-from bigkernel.engine.rows import DaskSource, Rows, SparseSource, as_rows, is_dask_array
-from bigkernel.engine.sweep import sweep
+from bigkernel.engine.rows import DaskSource, NumpySource, Rows, as_rows, is_dask_array
+from bigkernel.engine.sweep import choose_executor, sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import fitting
 from bigkernel.estimators.calibration import calibrate, plan_calibration, refuse_calibrated
@@ -76,7 +77,7 @@ from bigkernel.statistics.blend import Blend
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor, Projection, log_softmax, softmax
 from bigkernel.statistics.scores import ScoreStatistic, score
-from bigkernel.streaming.chunk import Chunk, RowMap
+from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Plan
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ class RowsEstimator(BaseEstimator):
 
     def _columns(self) -> BasisChoice | RowChoice:
         """Return the choice of columns for rows."""
-        raise TypeError(type(self).__name__)
+        raise ConfigError(f"{type(self).__name__}: is made of other models, and has no columns of its own")
 
     def _read_fit(self, X: RowsLike, y: ColumnLike, sample_domain: ColumnLike, sample_weight: ColumnLike) -> Training:
         """Return validated rows with their domains and targets, and the names of both."""
@@ -443,13 +444,7 @@ class RowsEstimator(BaseEstimator):
         if is_sound(X, self):
             return make().values(Chunk(X))
         rows = replace(input_rows(self, X, reset=False), bad_rows="refuse")
-        if isinstance(rows.x, SparseSource):
-            predictor, n = make(), len(rows)
-            # in the blocks of dense rows, where these are no larger than a chunk, for the same bits
-            count = max(-(-n // Chunk.block_rows), -(-n * rows.row_bytes // settings().chunk_bytes), 1)
-            bounds = [n * i // count for i in range(count + 1)]
-            return np.concatenate([_chunk_values(predictor, rows, *piece) for piece in pairwise(bounds)])
-        return _chunk_values(make(), rows, 0, len(rows)) if rows.in_memory else _lazy_values(rows, make())
+        return _values_in_memory(rows, make()) if rows.in_memory else _lazy_values(rows, make())
 
     def _from_values(self, values: Array | da.Array) -> Array | da.Array:
         inputs = self._require("predict").inputs
@@ -622,25 +617,38 @@ def _labels(values: Array, classes: Array) -> Array:
 
 
 def training_values(rows: Rows, predictor: Predictor | Blend) -> Array:
-    """Compute f of rows of a fit, (n, c), by Dask where they are read lazily; 0 for bad rows that it skips."""
+    """Compute f of rows of a fit, (n, c), where its sweeps run; 0 for bad rows that it skips."""
     if rows.in_memory:
+        return _values_in_memory(rows, predictor)
+    chosen = choose_executor(rows)
+    scheduler = chosen.get if isinstance(chosen, Client) else {"serial": "synchronous"}.get(chosen, chosen)
+    return np.asarray(_lazy_values(rows, predictor).compute(scheduler=scheduler))
+
+
+def _values_in_memory(rows: Rows, predictor: Predictor | Blend) -> Array:
+    if isinstance(rows.x, NumpySource):
         return _chunk_values(predictor, rows, 0, len(rows))
-    return np.asarray(_lazy_values(rows, predictor, bad_rows=rows.bad_rows).compute())
+    # in the blocks of dense rows, where these are no larger than a chunk, for the same bits
+    n = len(rows)
+    count = max(-(-n // Chunk.block_rows), -(-n * rows.row_bytes // settings().chunk_bytes), 1)
+    bounds = [n * i // count for i in range(count + 1)]
+    return np.concatenate([_chunk_values(predictor, rows, *piece) for piece in pairwise(bounds)])
 
 
-def _lazy_values(rows: Rows, predictor: Predictor | Blend, bad_rows: Literal["refuse", "skip"] = "refuse") -> da.Array:
+def _lazy_values(rows: Rows, predictor: Predictor | Blend) -> da.Array:
     """Return f of lazily read rows as a Dask array with their chunks; the model is one node of the graph."""
     import dask.array as da
 
     c = predictor.width
     model = dask.delayed(predictor, traverse=False)
-    if isinstance(rows.x, DaskSource) and bad_rows == "refuse":
+    plain = Rows(rows.x, {}, rows.row_maps, rows.name, bad_rows=rows.bad_rows)
+    if isinstance(rows.x, DaskSource):
         array = rows.x.array
         return da.map_blocks(
             _block_values,
             array,
             predictor=model,
-            row_maps=rows.row_maps,
+            rows=replace(plain, x=NumpySource(np.empty((0, rows.x.shape[1])))),
             block_rows=settings().block_rows,
             dtype=np.float64,
             chunks=(array.chunks[0], (c,)),
@@ -648,7 +656,6 @@ def _lazy_values(rows: Rows, predictor: Predictor | Blend, bad_rows: Literal["re
         )
     bounds = rows.bounds(settings())
     task = dask.delayed(_chunk_values, pure=False)
-    plain = Rows(rows.x, {}, rows.row_maps, rows.name, bad_rows=bad_rows)
     chunks = [
         da.from_delayed(task(model, plain, start, stop), (stop - start, c), np.float64)
         for start, stop in pairwise(bounds)
@@ -656,14 +663,14 @@ def _lazy_values(rows: Rows, predictor: Predictor | Blend, bad_rows: Literal["re
     return da.concatenate(chunks) if chunks else da.zeros((0, c))
 
 
-def _block_values(x: Array, predictor: Predictor, row_maps: tuple[RowMap, ...], block_rows: int) -> Array:
-    chunk = Chunk(x, row_maps=row_maps, block_rows=block_rows)
-    chunk.require_finite("X")
-    return predictor.values(chunk)
+def _block_values(x: Array, predictor: Predictor | Blend, rows: Rows, block_rows: int) -> Array:
+    return _chunk_values(predictor, replace(rows, x=NumpySource(x)), 0, len(x), block_rows)
 
 
-def _chunk_values(predictor: Predictor | Blend, rows: Rows, start: int, stop: int) -> Array:
-    chunk, bad = rows.validate_or_mask(rows.read(start, stop))
+def _chunk_values(
+    predictor: Predictor | Blend, rows: Rows, start: int, stop: int, block_rows: int = Chunk.block_rows
+) -> Array:
+    chunk, bad = rows.validate_or_mask(replace(rows.read(start, stop), block_rows=block_rows))
     values = predictor.values(chunk)
     if bad:
         values[np.asarray(chunk.weight) == 0] = 0

@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.pipeline import Pipeline
 
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, last_step
-from bigkernel.models.predictor import Predictor
+from bigkernel.estimators.kernel_basis import FOURIER
+from bigkernel.estimators.random_fourier import RandomFourier
+from bigkernel.models.predictor import Predictor, require_numpy
 from bigkernel.statistics.blend import Part
 
 
-def require_part(model: BaseEstimator | str, name: str) -> None:
-    """Raise `ConfigError` for the parameter `name` unless a model is an estimator of ours, after our transformers."""
-    steps = [model] if not isinstance(model, Pipeline) else [step for _, step in model.steps]
-    *before, last = steps
-    strange = [step for step in before if not hasattr(step, "_row_map") and step not in (None, "passthrough")]
-    if strange or not (isinstance(last, RowsEstimator) and hasattr(last, "predict")):
-        found = type((*strange, last)[0]).__name__
+def require_part(model: BaseEstimator, name: str, *, classifies: bool) -> None:
+    """Raise `ConfigError` for the parameter `name` unless a model can be a part: ours, after our transformers."""
+    *before, last = [step for _, step in model.steps] if isinstance(model, Pipeline) else [model]
+    others = [step for step in before if not hasattr(step, "_row_map") and step not in (None, "passthrough")]
+    if others or not (isinstance(last, RowsEstimator) and hasattr(last, "predict")):
+        found = type((*others, last)[0]).__name__
         raise ConfigError(
             f"{name}: expected an estimator of bigkernel, or a Pipeline of its transformers and one, found {found}"
         )
+    if is_classifier(last) != classifies:
+        kind = "classifier" if classifies else "regressor"
+        raise ConfigError(f"{name}: expected a {kind}, found {type(last).__name__}")
     if getattr(last, "probability", False) and getattr(last, "class_weight", None) is not None:
         raise ConfigError(f"{name}: blended probabilities know no class_weight; leave out one of the two")
+    landmarks = getattr(last, "landmarks", None)
+    if any(isinstance(step, RandomFourier) for step in before) or (isinstance(landmarks, str) and landmarks in FOURIER):
+        raise ConfigError(f"{name}: random Fourier features cannot be blended, as they need SciPy; use landmarks")
+    if hasattr(last, "given_kernel"):
+        require_numpy(last.given_kernel(), f"{name}: the {{}} kernel cannot be blended, as it needs more than NumPy")
+
+
+def is_semi_supervised(model: BaseEstimator) -> bool:
+    """Return whether rows of a model may lack a label."""
+    return bool(getattr(last_step(model), "_semi_supervised", False))
 
 
 def part_of(model: BaseEstimator, rows: int) -> Part:
@@ -42,17 +57,25 @@ def part_of(model: BaseEstimator, rows: int) -> Part:
     )
 
 
-def parameters_of(model: BaseEstimator, name: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the parameters of a model and of the models inside as plain data, by name."""
-    yield name, type(model).__name__
+@dataclass(frozen=True)
+class Parameter:
+    """The value of a parameter, or the class of a model."""
+
+    value: object
+
+
+def parameters_of(model: BaseEstimator | str | None, name: str) -> Iterator[tuple[str, Parameter]]:
+    """Yield the parameters of a model and of the models inside by name, those that change its fit."""
+    if not isinstance(model, BaseEstimator):
+        yield name, Parameter(model)
+        return
+    yield name, Parameter(type(model).__name__)
     for key, value in sorted(model.get_params(deep=False).items()):
         own = f"{name}.{key}"
         if isinstance(value, BaseEstimator):
             yield from parameters_of(value, own)
-        elif isinstance(value, list) and all(isinstance(one, tuple) and len(one) == 2 for one in value):  # named steps
-            for label, step in value:
-                yield from (
-                    parameters_of(step, f"{own}.{label}") if isinstance(step, BaseEstimator) else ((label, step),)
-                )
-        else:
-            yield own, value
+        elif isinstance(value, list | tuple) and all(isinstance(one, tuple) and len(one) == 2 for one in value):
+            for label, step in value:  # named steps
+                yield from parameters_of(step, f"{own}.{label}")
+        elif key not in ("verbose", "random_state"):
+            yield own, Parameter(value)

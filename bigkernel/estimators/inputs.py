@@ -627,7 +627,7 @@ def weigh_classes(estimator: BaseEstimator, rows: Rows, targets: Targets, inputs
     assert names is not None
     position = np.arange(len(labels)) if targets.position is None else targets.position
     if isinstance(given, dict):
-        factors = _factors(given, names)
+        factors = class_factors(given, names)
     else:
         weights = np.bincount(position, class_weights(rows, labels), len(names))
         there = weights > 0
@@ -660,7 +660,7 @@ def class_weights(rows: Rows, labels: Array) -> Array:
     return sums
 
 
-def _factors(class_weight: Mapping[object, object], names: Array) -> Array:
+def class_factors(class_weight: Mapping[object, object], names: Array) -> Array:
     """Return the factor of each class by a dict; 1 for classes that it does not name.
 
     `ConfigError`: a factor is not a finite number of at least 0. `DataError`: the dict names an unknown class, and

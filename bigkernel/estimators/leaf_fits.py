@@ -7,6 +7,7 @@ Shapes: n rows, d features, L leaves.
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 import zlib
@@ -19,17 +20,17 @@ from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 
-from bigkernel import errors
 from bigkernel.arrays import Array, DType
 from bigkernel.config import Settings, given_settings
 from bigkernel.data.atomic_write import replacing
 from bigkernel.data.fingerprint import fingerprint
 from bigkernel.engine.rows import NumpySource, Rows, Source, SparseSource
 from bigkernel.engine.sweep import Execution, execution
-from bigkernel.errors import DataError
-from bigkernel.estimators.blended import part_of
+from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.base import last_step
+from bigkernel.estimators.blended import Parameter, part_of
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.models.file import LIMIT_BYTES, Packing, opened, unpack, write_file
 from bigkernel.models.predictor import kind_of
@@ -39,6 +40,8 @@ from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
+_FEW_ROWS = 100  # with which a fit of a leaf may fail
+_NEVER = -1e4  # a logit whose probability is 0
 _COLUMNS = ("y", "weight", "domain")  # that fits of leaves use
 
 
@@ -46,7 +49,7 @@ _COLUMNS = ("y", "weight", "domain")  # that fits of leaves use
 class LeafRows:
     """A statistic that writes the rows of every chunk, ordered by leaf; accumulates the number of `rows` (L,)."""
 
-    prepares: ClassVar[bool] = True  # the sweep of another statistic
+    prepares: ClassVar[bool] = True  # it takes little time, beside the sweep that follows
     tree: Tree
     path: str = field(metadata=NOT_COMPARED)
     starts: tuple[int, ...]  # first row of every chunk
@@ -69,7 +72,7 @@ class LeafRows:
 
     def footprint(self, block_rows: int) -> Footprint:
         d, most = self.tree.directions.shape[1], int(np.diff(self.starts).max(initial=block_rows))
-        return Footprint(2.0 * d * self.tree.n_leaves.bit_length(), 8, most * (8 * d + 4 * self.dtype.itemsize + 64))
+        return Footprint(2.0 * d * self.tree.n_leaves.bit_length(), 8, most * (16 * d + 4 * self.dtype.itemsize + 64))
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         x = chunk.load(slice(None), self.tree.directions.shape[1], np.float64)
@@ -105,7 +108,7 @@ class LeafRows:
     def _file(self, start: int) -> Path:
         return Path(self.path) / f"{start}.rows"
 
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether the file of every chunk is there, with as many bytes as it says."""
         for start in self.starts:
             try:
@@ -138,7 +141,7 @@ class LeafRows:
         return np.concatenate(parts)
 
 
-class Whole:
+class AllRows:
     """Rows as given; those in memory stay in this process, and of others only what all rows share is sent to tasks.
 
     Classes become their positions among the sorted labels, so that all leaves have the same.
@@ -216,9 +219,9 @@ class LeafFits:
     """A statistic that fits leaves, given by number, and writes their models; accumulates the number of `leaves`."""
 
     source: LeafRows
-    whole: Whole
+    rows: AllRows
     models: tuple[BaseEstimator, ...] = field(metadata=NOT_COMPARED)  # one for each leaf, with its own seed
-    parameters: tuple[tuple[str, object], ...]  # of all of them
+    parameters: dict[str, Parameter]  # of all of them
     config: Settings = field(metadata=NOT_COMPARED)
     fit_bytes: int  # most bytes of the rows, the sums and the solve of a leaf
     fit_flops: float  # of a leaf, on average
@@ -235,8 +238,8 @@ class LeafFits:
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         for leaf in range(chunk.start, chunk.start + len(chunk)):
             with chunk.work.stage("read rows of leaves"):
-                rows = self.whole.select(self.source.rows_of(leaf))
-            with chunk.work.stage("fit leaves"), _WARNINGS.recorded() as caught:
+                rows = self.rows.select(self.source.rows_of(leaf))
+            with chunk.work.stage("fit leaves"), _WARNINGS.recording() as caught:
                 # the sweeps inside are no steps of this job
                 fitted = Context().run(self._fit, leaf, rows)
             packing = Packing(kind_of)
@@ -250,90 +253,86 @@ class LeafFits:
         given_settings.set(self.config)
         count = len(rows)
         try:
-            constant = self._only_class(rows)
-            return part_of(self.models[leaf].fit(rows), count) if constant is None else Part((), constant, count)
-        except DataError as error:
-            raise DataError(
-                f"leaf {leaf + 1} of {len(self.models)} with {count:,} rows: {error}; with fewer leaves each has more "
-                "rows"
-            ) from error
+            constant = self._only_class(rows, hasattr(last_step(self.models[leaf]), "predict_proba"))
+            if constant is not None:
+                return Part((), constant, count)
+            # a clone: the task of another leaf has the same models, which would keep all fits
+            return part_of(clone(self.models[leaf]).fit(rows), count)
+        except (ConfigError, DataError) as error:
+            more = "; with fewer leaves each has more rows" if count < _FEW_ROWS else ""
+            raise type(error)(f"leaf {leaf + 1} of {len(self.models)} with {count:,} rows: {error}{more}") from error
 
-    def _only_class(self, rows: Rows) -> Expansion | None:
-        """Return what predicts the only class of some rows; None if they have several, or numbers."""
+    def _only_class(self, rows: Rows, logits: bool) -> Expansion | None:
+        """Return what predicts the only class of some rows, as logits or 1; None if they have several, or numbers."""
         codes, d, c = rows.column("y"), rows.shape[1], len(rows.classes)
         assert codes is not None
         if not c or len(there := np.unique(codes[codes >= 0])) != 1:
             return None
-        level = np.zeros(c)
-        level[there] = 1
-        return Expansion(IdentityMap(np.zeros(d)), np.zeros((d, c)), level)
+        level = np.full(c, _NEVER if logits else 0.0)
+        level[there] = 0 if logits else 1
+        return Expansion(IdentityMap(np.zeros(d)), np.zeros((d, c)), level, logits=logits)
 
     def _file(self, leaf: int) -> Path:
         return Path(self.source.path) / f"{leaf}.leaf"
 
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether the file of every leaf is there."""
         return all(self._file(leaf).is_file() for leaf in range(len(self.models)))
 
-    def read(self, ignored: tuple[str, ...]) -> tuple[Part, ...]:
-        """Read the fitted leaves, and repeat their warnings but the ignored ones, each kind once.
+    def read(self, ignored: type[Warning] | None) -> tuple[Part, ...]:
+        """Read the fitted leaves, and repeat their warnings, each kind once, but the ignored one.
 
         Raises if a file is missing or damaged.
         """
-        leaves, warned = [], dict[str, list[str]]()
+        leaves, warned = [], dict[type[Warning], list[str]]()
         for leaf in range(len(self.models)):
             with opened(self._file(leaf), limit_bytes=LIMIT_BYTES) as contents:
                 leaves.append(unpack(contents.values["leaf"], kind_of, contents))
-                for name, text in contents.values["warnings"]:
-                    warned.setdefault(name, []).append(text)
-        for name in warned.keys() - set(ignored):
-            texts = warned[name]
-            category = getattr(errors, name, None)
-            others = f" ({len(texts)} such warnings from {len(leaves)} leaves)" if len(texts) > 1 else ""
-            warnings.warn(f"{texts[0]}{others}", category or RuntimeWarning, stacklevel=6)
+                for module, name, text in contents.values["warnings"]:
+                    kind = getattr(sys.modules.get(module), name, None)
+                    known = kind if isinstance(kind, type) and issubclass(kind, Warning) else RuntimeWarning
+                    warned.setdefault(known, []).append(text)
+        for kind, texts in warned.items():
+            if kind is not ignored:
+                others = f" ({len(texts)} such warnings from {len(leaves)} leaves)" if len(texts) > 1 else ""
+                warnings.warn(f"{texts[0]}{others}", kind, stacklevel=5)
         return tuple(leaves)
 
 
 class _Recorder:
-    """Records the warnings of some threads, while those of others are shown as before.
+    """Records the warnings that some threads would show; those of others are shown as before.
 
-    `warnings.catch_warnings` is one for all threads: the first fit sets it, and the last one restores it.
+    What Python shows in `warnings.showwarning`, which is one for all threads, goes to the list of its thread.
     """
 
     def __init__(self) -> None:
-        self._lock, self._heard = threading.Lock(), dict[int, list[list[str]]]()  # by thread, [category, text]
-        self._outside = warnings.catch_warnings()
+        self._lock, self._lists = threading.Lock(), dict[int, list[tuple[str, str, str]]]()  # by thread
+        self._shown = warnings.showwarning
 
     @contextmanager
-    def recorded(self) -> Iterator[list[list[str]]]:
-        """Record the warnings of this thread in the block."""
-        own, caught = threading.get_ident(), list[list[str]]()
+    def recording(self) -> Iterator[list[tuple[str, str, str]]]:
+        """Record the warnings of this thread in the block: module and name of the category, and text."""
+        thread, own = threading.get_ident(), list[tuple[str, str, str]]()
         with self._lock:
-            if not self._heard:
-                self._listen()
-            self._heard[own] = caught
+            if warnings.showwarning != self._record:
+                self._shown, warnings.showwarning = warnings.showwarning, self._record  # type: ignore[assignment]
+            outer, self._lists[thread] = self._lists.get(thread), own
         try:
-            yield caught
+            yield own
         finally:
             with self._lock:
-                del self._heard[own]
-                if not self._heard:
-                    self._outside.__exit__(None, None, None)
+                del self._lists[thread]
+                if outer is not None:  # of a leaf that has leaves
+                    self._lists[thread] = outer
+                if not self._lists and warnings.showwarning == self._record:
+                    warnings.showwarning = self._shown
 
-    def _listen(self) -> None:
-        self._outside = warnings.catch_warnings()
-        self._outside.__enter__()
-        shown = warnings.showwarning
-        warnings.simplefilter("always")
-
-        def hear(message: Warning | str, category: type[Warning], *rest: object) -> None:
-            mine = self._heard.get(threading.get_ident())
-            if mine is None:
-                shown(message, category, *rest)  # type: ignore[arg-type]
-            else:
-                mine.append([category.__name__, str(message)])
-
-        warnings.showwarning = hear  # type: ignore[assignment]
+    def _record(self, message: Warning | str, category: type[Warning], *where: object) -> None:
+        own = self._lists.get(threading.get_ident())
+        if own is None:
+            self._shown(message, category, *where)  # type: ignore[arg-type]
+        else:
+            own.append((category.__module__, category.__qualname__, str(message)))
 
 
 _WARNINGS = _Recorder()

@@ -36,7 +36,7 @@ _JUDGING = 0.2  # share of the sample that judges the outcome
 _FITTED = 0.6  # share of the rest that is fitted; of fewer rows than the next, each of some folds is held out once
 _MANY_ROWS, _FOLDS = 2500, 5
 _FEWEST_ROWS = 10
-SAMPLE_BYTES = 2**29  # most bytes of a sample in float64
+_SAMPLE_BYTES = 2**29  # most bytes of a sample in float64
 _ROUNDS, _EVALUATIONS = 5, 40
 _WHAT = "learn a metric"
 _MOST_CLASSES = 20  # whole numbers of more values are numbers
@@ -172,7 +172,7 @@ class LearnedMetric(RowTransformer):
         if "weight" in rows.columns:
             labelled &= np.asarray(rows.column("weight")) > 0
         known = np.flatnonzero(labelled)
-        count = min(self.n_samples, len(known), max(_FEWEST_ROWS, SAMPLE_BYTES // (8 * rows.shape[1])))
+        count = min(self.n_samples, len(known), max(_FEWEST_ROWS, _SAMPLE_BYTES // (8 * rows.shape[1])))
         usable = (lambda places: rows.sound(known[places])) if rows.bad_rows == "skip" else None
         ids = known[uniform(len(known), count, rng, usable=usable)] if count else known
         if (count := len(ids)) < _FEWEST_ROWS:

@@ -7,8 +7,11 @@ Shapes: n rows, d features, c targets or classes, L leaves.
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral, Real
@@ -18,26 +21,28 @@ from typing import ClassVar, Self
 import dask
 import numpy as np
 from scipy import linalg
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.ensemble._base import _set_random_states
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
-from bigkernel.data.atomic_write import require_free
+from bigkernel.data.atomic_write import require_free, writing
 from bigkernel.engine.context import forget
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor, execution, plan_sweep, sweep
-from bigkernel.errors import DataError, RankDeficiencyWarning
+from bigkernel.errors import ConfigError, DataError, RankDeficiencyWarning
 from bigkernel.estimators.base import Classifier, Regressor, RowsEstimator, last_step, set_parameters, shown
-from bigkernel.estimators.blended import parameters_of, require_part
+from bigkernel.estimators.blended import Parameter, is_semi_supervised, parameters_of, require_part
 from bigkernel.estimators.evaluation import FitReport
 from bigkernel.estimators.fit_state import BlendFit, Fitted, Training
-from bigkernel.estimators.leaf_fits import LeafFits, LeafNumbers, LeafRows, Whole
-from bigkernel.estimators.learned_metric import SAMPLE_BYTES, LearnedMetric
+from bigkernel.estimators.inputs import class_factors
+from bigkernel.estimators.leaf_fits import AllRows, LeafFits, LeafNumbers, LeafRows
+from bigkernel.estimators.learned_metric import LearnedMetric
 from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
+from bigkernel.estimators.xnv import XNV, XNVClassifier
 from bigkernel.events.job import job
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.kernels.landmarks import uniform
@@ -46,6 +51,7 @@ from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.plan import Plan
 
 _MOST_LANDMARKS, _FEWEST_LEARNED = 1000, 100  # landmarks and rows of a leaf whose estimator is not given
+_SAMPLE_BYTES = 2**27  # most bytes of the rows on which the tree is grown
 _OTHER_BYTES = 2**25  # of a fit: modules that it imports, small arrays
 _MATRICES = 13  # m×m matrices of float64 in the fit of a leaf, at most: those of a QR factorisation
 
@@ -123,6 +129,10 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
         set_parameters(self, locals())
 
     @property
+    def _semi_supervised(self) -> bool:  # type: ignore[override]
+        return is_semi_supervised(self._model())
+
+    @property
     def leaf_rows_(self) -> Array:
         """Rows of each leaf (L,), with those that two share."""
         return np.array([leaf.rows for leaf in self.leaves_])
@@ -145,10 +155,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
         rng = check_random_state(self.random_state)
         with job(f"{type(self).__name__}.fit"), shown(self.verbose), _directory() as directory:
             source, counts = self._route(data.rows, directory, rng)
-            fits = self._fits(data.rows, targets, source, counts, rng)
-            if not (source.is_whole() or fits.is_whole()):  # files of a run were removed
-                forget("route")
-                sweep(data.rows, source, what="route")
+            fits = self._fits(data, source, counts, rng)
             leaves = self._fit_leaves(fits, data.rows)
             blend = Blend(source.tree, leaves, targets.width, data.inputs.classes)
             self._fitted = BlendFit(data.inputs, blend)  # type: ignore[assignment]
@@ -159,7 +166,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
     ) -> tuple[Training, Targets]:
         """Return validated rows and targets."""
         self.check_parameters()
-        require_part(self._model(), "estimator")
+        require_part(self._model(), "estimator", classifies=isinstance(self, ClassifierMixin))
         data = self._read_fit(X, y, sample_domain, sample_weight)
         if len(data.rows) < 2 * self.n_leaves:
             raise DataError(
@@ -171,7 +178,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
 
     def _route(self, rows: Rows, directory: Path, rng: np.random.RandomState) -> tuple[LeafRows, Array]:
         """Grow the tree on a sample, and write rows by leaf; return what reads them, and their numbers (L,)."""
-        count = min(self.n_samples, len(rows), max(2 * self.n_leaves, SAMPLE_BYTES // (8 * rows.shape[1])))
+        count = min(self.n_samples, len(rows), max(2 * self.n_leaves, _SAMPLE_BYTES // (8 * rows.shape[1])))
         sample = rows.take(uniform(len(rows), count, rng, usable=rows.sound if rows.bad_rows == "skip" else None))
         tree = grow(sample, self.n_leaves, self.overlap)
         source = LeafRows.of(tree, directory, rows, rows.bounds(settings()))
@@ -180,45 +187,56 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
         counts = sweep(rows, source, what="route").total["rows"]
         return source, counts.astype(np.int64)
 
-    def _fits(
-        self, rows: Rows, targets: Targets, source: LeafRows, counts: Array, rng: np.random.RandomState
-    ) -> LeafFits:
+    def _fits(self, data: Training, source: LeafRows, counts: Array, rng: np.random.RandomState) -> LeafFits:
         """Return the statistic that fits leaves of so many rows (L,)."""
-        config, d = settings(), rows.shape[1]
-        models = [clone(self._model(int(count))) for count in counts]
+        rows, targets, config = data.rows, data.targets, settings()
+        assert isinstance(targets, Targets)
+        models = [_by_position(clone(self._model(int(count))), data.inputs.classes) for count in counts]
         for model in models:
             _set_random_states(model, rng)
-        columns = np.array([_width(model, int(count), d) for model, count in zip(models, counts, strict=True)], float)
-        m, row_bytes = int(columns.max()), rows.row_bytes + 8 * d * bool(rows.row_maps) + 16
-        rows_bytes = 2 * int(counts.max()) * row_bytes + _sample_bytes(models[counts.argmax()], int(counts.max()), d)
-        own = ((name, value) for name, value in parameters_of(self) if name != ".random_state")
-        sizes = ((name, getattr(config, name)) for name in ("segment_rows", "min_segments", "chunk_bytes"))
+        most, d = int(counts.max()), rows.shape[1]
+        m, widest = _columns(models[counts.argmax()], rows.window(0, min(most, len(rows))), most)
+        row_bytes = rows.row_bytes + 8 * (d * bool(rows.row_maps) + widest + targets.width + 2)
+        parameters = dict(parameters_of(self, type(self).__name__))
+        parameters |= {
+            name: Parameter(getattr(config, name)) for name in ("segment_rows", "min_segments", "chunk_bytes")
+        }
+        seeds = [
+            value for model in models for name, value in model.get_params().items() if name.endswith("random_state")
+        ]
+        sample = _sample_bytes(models[counts.argmax()], most, d)
+        block_bytes = config.block_rows * 8 * (m + 2 * widest) + 8 * m * (_MATRICES * m + 6 * targets.width)
         return LeafFits(
             source=source,
-            whole=Whole(rows, targets),
+            rows=AllRows(rows, targets),
             models=tuple(models),
-            parameters=(*own, *sizes),
+            parameters={**parameters, "random_state": Parameter(tuple(seeds))},
             config=config,
-            fit_bytes=_OTHER_BYTES + rows_bytes + config.block_rows * (8 * m + 16 * d) + _MATRICES * 8 * m**2,
-            fit_flops=float(np.mean(counts * (2.0 * d + columns) * columns + 10 * columns**3)),
+            fit_bytes=_OTHER_BYTES + 2 * most * row_bytes + sample + block_bytes,
+            fit_flops=float(np.mean(counts * (2.0 * widest + m) * m + 10.0 * m**3)),
         )
 
     def _fit_leaves(self, fits: LeafFits, rows: Rows) -> tuple[Part, ...]:
-        """Fit all leaves, on any executor, and read them."""
+        """Fit all leaves, on any executor, and read them; do again what a run has lost."""
+        numbers = Rows(LeafNumbers(len(fits.models)), name=rows.name)
+        if not (fits.source.is_complete() or fits.is_complete()):
+            forget("route")
+            sweep(rows, fits.source, what="route")
+        sweep(numbers, fits, client=choose_executor(rows), what="leaves")
+        if not fits.is_complete():
+            forget("leaves")
+            sweep(numbers, fits, client=choose_executor(rows), what="leaves")
         # a learned kernel may be flat: landmarks beyond its rank are no fault of the user
-        ignored = (RankDeficiencyWarning.__name__,) if self.estimator is None else ()
-        sweep(Rows(LeafNumbers(len(fits.models)), name=rows.name), fits, client=choose_executor(rows), what="leaves")
-        return fits.read(ignored)
+        return fits.read(RankDeficiencyWarning if self.estimator is None else None)
 
     def plan(self, X: RowsLike, y: ColumnLike = None, sample_domain: ColumnLike = None) -> Plan:
         """Return the plan of the sweep that fits the leaves, for leaves of equal size; nothing is run."""
-        other = clone(self)
-        data, targets = other._read(X, y, None, sample_domain)
+        data = clone(self)._read(X, y, None, sample_domain)[0]
         tree = Tree(np.zeros((self.n_leaves - 1, data.rows.shape[1])), *np.zeros((2, self.n_leaves - 1)))
         each = -(-len(data.rows) // self.n_leaves)
         counts = np.full(self.n_leaves, int(each * (1 + self.overlap) ** np.log2(self.n_leaves)))
         source = LeafRows.of(tree, Path(), data.rows, (0,))
-        fits = other._fits(data.rows, targets, source, counts, np.random.RandomState(0))
+        fits = self._fits(data, source, counts, np.random.RandomState(0))
         steps = plan_sweep(Rows(LeafNumbers(self.n_leaves), name=data.rows.name), fits)
         read = len(data.rows) * data.rows.row_bytes
         return replace(steps, n_rows=len(data.rows), n_features=data.rows.x.shape[1], bytes_read=read)
@@ -255,10 +273,30 @@ def leaf_metric() -> LearnedMetric:
     return LearnedMetric(method="gradient", n_landmarks=300, n_samples=16_000, max_iter=12)
 
 
-def _width(model: BaseEstimator, rows: int, d: int) -> int:
-    """Return the number of columns of a model's kernel block on so many rows."""
-    count = getattr(last_step(model), "n_landmarks", d)
-    return min(rows, count or rows)
+def _by_position(model: BaseEstimator, labels: Array | None) -> BaseEstimator:
+    """Return a model whose class weights are those of the positions of labels, as leaves have them."""
+    last = last_step(model)
+    if labels is not None and isinstance(weights := getattr(last, "class_weight", None), Mapping):
+        last.set_params(class_weight=dict(enumerate(class_factors(weights, labels))))
+    return model
+
+
+def _columns(model: BaseEstimator, rows: Rows, count: int) -> tuple[int, int]:
+    """Return the most columns of the sums of a model fitted to so many rows, and of its rows after row maps."""
+    widths = [rows.shape[1]]
+    before = [step for _, step in model.steps[:-1]] if isinstance(model, Pipeline) else []
+    for step in (one for one in before if hasattr(one, "_row_map")):
+        learns = bool(getattr(step, "learns", "")) or isinstance(step, LearnedMetric)
+        rows = step.widest(rows) if learns else clone(step).fit(rows).transform(rows)
+        widths.append(rows.shape[1])
+    last = last_step(model)
+    inner = [one for _, one in getattr(last, "estimators", ())]  # stages, or the model of leaves
+    inner += [last._model(count)] if isinstance(last, _Partitioned) else []
+    if inner:
+        each = [_columns(one, rows, count) for one in inner]
+        return max(m for m, _ in each), max(*widths, *(width for _, width in each))
+    views = 2 if isinstance(last, XNV | XNVClassifier) else 1
+    return views * min(count, getattr(last, "n_landmarks", rows.shape[1]) or count), max(widths)
 
 
 def _sample_bytes(model: BaseEstimator, rows: int, d: int) -> int:
@@ -272,15 +310,32 @@ def _directory() -> Iterator[Path]:
     """Yield a directory for the files of a fit: in the run, where models stay, or a temporary one."""
     inside = execution.get().job
     if inside is None:
-        place = dask.config.get("temporary-directory", None)
-        with tempfile.TemporaryDirectory(prefix="bigkernel-leaves-", dir=place) as scratch:
-            yield Path(scratch)
+        place = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
+        if not os.path.isdir(place):
+            raise ConfigError(f"temporary-directory: expected a directory for the rows of leaves, found {place!r}")
+        with writing(place):
+            scratch = Path(tempfile.mkdtemp(prefix="bigkernel-leaves-", dir=place))
+        try:
+            yield scratch
+        finally:
+            _remove(scratch)
         return
     directory = inside.next("files-of-leaves")
     directory.mkdir(parents=True, exist_ok=True)
     yield directory
     for rows in directory.glob("*.rows"):  # the models stay, so that a resumed run has them
         rows.unlink()
+
+
+def _remove(directory: Path) -> None:
+    """Remove a directory into which tasks of an interrupted fit may still write."""
+    gone = directory.with_name(f"{directory.name}.removed")
+    os.replace(directory, gone)
+    for _ in range(50):
+        shutil.rmtree(gone, ignore_errors=True)
+        if not gone.exists():
+            return
+        time.sleep(0.1)
 
 
 class PartitionedRegressor(_Partitioned, Regressor):

@@ -91,6 +91,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "sklearn.compose.TransformedTargetRegressor": ("_training_dim",),
     "sklearn.compose.ColumnTransformer": ("sparse_output_", "output_indices_", "_columns", "_indices"),
 }
+_NAMED = ("steps", "estimators", "transformer_list")  # parameters that are lists of steps by name
 _BLENDED = ("PartitionedRegressor", "PartitionedClassifier", "ResidualRegressor")
 _COMMON = ("n_features_in_", "feature_names_in_", "_sklearn_output_config")
 _INNER = ("indicator_", "regressor_", "transformer_")  # of scikit-learn, fitted
@@ -240,50 +241,45 @@ def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
         inner = [(one, getattr(step, one)) for one in _INNER if getattr(step, one, None) is not None]
     said = {"class": name, "params": params, "fitted": packing.pack(fit, path)}
     if type(step).__name__ in _BLENDED:
-        said["models"] = _pack_unfitted(_models_of(step), path, packing)
+        said["unfitted"] = _pack_unfitted(step, f"{path}.unfitted", packing)
     return {**said, "inner": _pack_named(inner, path, packing)} if inner else said
 
 
-def _models_of(step: Any) -> Any:
-    """Return the model of every leaf, or a Pipeline of the stages."""
-    return Pipeline(step.estimators) if hasattr(step, "estimators") else step.estimator
-
-
-def _pack_unfitted(step: Any, path: str, packing: Packing) -> dict[str, Any] | None:
-    """Return the description of a model before its fit: classes and parameters."""
-    if step is None:
-        return None
-    if isinstance(step, Pipeline):
-        return {"steps": [[label, _pack_unfitted(one, path, packing)] for label, one in step.steps]}
-    if (name := _name_of(step)) is None:
+def _pack_unfitted(step: Any, path: str, packing: Packing) -> Any:
+    """Return the description of a model before its fit: classes and parameters, and models inside."""
+    if step is None or isinstance(step, str):
+        return {"class": step}
+    if (name := _name_of(step)) is None and not isinstance(step, Pipeline):
         raise ConfigError(f"expected an estimator of bigkernel, found {type(step).__name__}")
-    params = {key: packing.pack(value, f"{path}.{name}.{key}") for key, value in _params(step).items()}
-    inside = {"models": _pack_unfitted(_models_of(step), path, packing)} if type(step).__name__ in _BLENDED else {}
-    return {"class": name, "params": params, **inside}
+    params, models = {}, {}
+    for key, value in step.get_params(deep=False).items():
+        own = f"{path}.{type(step).__name__}.{key}"
+        if isinstance(value, BaseEstimator):
+            models[key] = _pack_unfitted(value, own, packing)
+        elif key in _NAMED:
+            models[key] = [[label, _pack_unfitted(one, own, packing)] for label, one in value]
+        else:
+            drawn = key == "random_state" and not isinstance(value, Integral)
+            params[key] = packing.pack(None if drawn else value, own)
+    return {"class": name or "Pipeline", "params": params, "models": models}
 
 
 def _unpack_unfitted(said: Any, contents: Contents) -> Any:
     """Return the model that `_pack_unfitted` described."""
-    if said is None:
-        return None
-    if set(said) == {"steps"}:
-        return Pipeline([(label, _unpack_unfitted(one, contents)) for label, one in said["steps"]])
-    kind = _class_of(said["class"])
-    require(kind is not None and issubclass(kind, BaseEstimator), f"unknown class {said['class']!r}")
-    params = {str(key): unpack(value, _kind_of, contents) for key, value in said["params"].items()}
+    if set(said) == {"class"}:
+        require(said["class"] in (None, *_NO_STEPS), f"unknown class {said['class']!r}")
+        return said["class"]
+    kind = Pipeline if said["class"] == "Pipeline" else _class_of(said["class"])
+    require(kind is not None, f"unknown class {said['class']!r}")
     assert kind is not None
-    return kind(**_with_models(params, kind, said, contents))
-
-
-def _with_models(
-    params: dict[str, Any], kind: type[Any], said: Mapping[str, Any], contents: Contents
-) -> dict[str, Any]:
-    """Return parameters with the models of leaves or stages."""
-    if kind.__name__ in _BLENDED:
-        model = _unpack_unfitted(said["models"], contents)
-        several = "estimators" in kind._get_param_names()
-        params["estimators" if several else "estimator"] = [*model.steps] if several else model
-    return params
+    params = {str(key): unpack(value, _kind_of, contents) for key, value in said["params"].items()}
+    for key, value in said["models"].items():
+        several = isinstance(value, list)
+        named = [(label, _unpack_unfitted(one, contents)) for label, one in value] if several else None
+        params[key] = _unpack_unfitted(value, contents) if named is None else named
+    wrong = sorted(set(params) ^ set(kind._get_param_names()))
+    require(not wrong, f"{kind.__name__}: parameters {wrong} are unknown or missing")
+    return kind(**params)
 
 
 def _pack_named(steps: list[tuple[str, Any]], path: str, packing: Packing) -> list[list[Any]]:
@@ -302,7 +298,7 @@ def _params(step: BaseEstimator) -> dict[str, Any]:
     """Return the parameters to store."""
     params: dict[str, Any] = step.get_params(deep=False)
     for name in ("transformer_list", "transformers", "estimators", "estimator"):
-        params.pop(name, None)  # the fitted ones are stored, or described beside
+        params.pop(name, None)  # the fitted ones are stored, or all parameters are beside
     for name in ("regressor", "transformer"):
         if params.get(name) is not None:
             params[name] = "given"
@@ -337,7 +333,8 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
     if name == "sklearn.compose.TransformedTargetRegressor":
         fits = dict(named)
         params |= {one: clone(fits[f"{one}_"]) for one in ("regressor", "transformer") if params[one] is not None}
-    params = _with_models(params, kind, said, contents)
+    if "unfitted" in said:
+        params = _unpack_unfitted(said["unfitted"], contents).get_params(deep=False)
     wrong = sorted(set(params) ^ set(kind._get_param_names()))
     require(not wrong, f"{kind.__name__}: parameters {wrong} are unknown or missing")
     fitted = unpack(said["fitted"], _kind_of, contents)
@@ -461,7 +458,7 @@ def _require_blend(step: Any, fit: Any) -> None:
     """Raise `ModelRejectedError` unless the parts of a fit belong together and to the estimator."""
     blend, inputs, name = fit.blend, fit.inputs, type(step).__name__
     require_blend(blend, inputs.n_features)
-    same = (blend.classes is None) == (inputs.classes is None) and is_classifier(step) == (blend.classes is not None)
+    same = np.array_equal(blend.classes, inputs.classes) and is_classifier(step) == (blend.classes is not None)
     require(same and len(blend.parts) == getattr(step, "n_leaves", len(blend.parts)), f"{name}: expected other parts")
     require(not (inputs.flat and blend.width != 1), f"{name}: expected one target")
 

@@ -13,7 +13,7 @@ from bigkernel.arrays import ColumnLike, RowsLike
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import NamedSteps, Regressor, set_parameters, shown, training_values
-from bigkernel.estimators.blended import part_of, require_part
+from bigkernel.estimators.blended import is_semi_supervised, part_of, require_part
 from bigkernel.estimators.evaluation import FitReport
 from bigkernel.estimators.fit_state import BlendFit, Fitted
 from bigkernel.events.job import job
@@ -62,6 +62,10 @@ class ResidualRegressor(NamedSteps, Regressor):
     def __init__(self, estimators: Sequence[tuple[str, BaseEstimator]], *, verbose: int = 0) -> None:
         set_parameters(self, locals())
 
+    @property
+    def _semi_supervised(self) -> bool:  # type: ignore[override]
+        return any(is_semi_supervised(stage) for _, stage in self.estimators)
+
     def check_parameters(self) -> None:
         """Raise if there is no stage, or one without a name or that is no estimator of ours."""
         self._validate_params()
@@ -72,7 +76,7 @@ class ResidualRegressor(NamedSteps, Regressor):
         except ValueError as error:
             raise ConfigError(f"estimators: {error}") from error
         for name, stage in self.estimators:
-            require_part(stage, f"estimators: {name}")
+            require_part(stage, f"estimators: {name}", classifies=False)
 
     def fit(
         self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None, *, sample_domain: ColumnLike = None

@@ -99,7 +99,7 @@ class IdentityMap(SingleMap):
 
     @property
     def n_features(self) -> int:
-        """D."""
+        """Number of features of a row, d."""
         return len(self.shift)
 
     @property
@@ -270,7 +270,7 @@ class LandmarkSlices:
 
     @property
     def n_features(self) -> int:
-        """D."""
+        """Number of features of a row, d."""
         return self.bound.n_features
 
     @property

@@ -32,6 +32,7 @@ _MADE = (Sum, Product, Scaled, OnColumns)
 _FEATURES = (IdentityMap, LandmarkMap)
 _MAPS = (Scale, UnitNorm, Standardize, LinearMap, SideBySide, Projection)
 # imported on demand
+_KERNEL_NEEDS_MORE = "predictor: the {} kernel needs more than NumPy; use load_model instead"
 _IMAGE_MAPS = ("MomentNormalise", "Orientations")
 _CLASSES: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (Expansion, Tree, Everywhere, Part, Blend, *_FEATURES, *_MAPS)
@@ -78,7 +79,7 @@ class Predictor(WithoutCaches):
             if not isinstance(expansion.features, _FEATURES):
                 raise _needs_more(f"the feature map {type(expansion.features).__name__}")
             if isinstance(expansion.features, LandmarkMap):
-                _require_numpy(expansion.features.kernel)
+                require_numpy(expansion.features.kernel, _KERNEL_NEEDS_MORE)
 
     @classmethod
     def of(cls, model: Any) -> Self:
@@ -268,13 +269,15 @@ def _needs_more(what: str) -> ConfigError:
     return ConfigError(f"predictor: {what} needs more than NumPy; use load_model instead")
 
 
-def _require_numpy(kernel: Kernel) -> None:
-    """Raise `ConfigError` if a kernel inside needs another library, or is a function."""
+def require_numpy(
+    kernel: Kernel, fault: str = "predictor: the {} kernel needs more than NumPy; use load_model instead"
+) -> None:
+    """Raise `ConfigError` with the fault if a kernel inside needs another library, or is a function."""
     if isinstance(kernel, _MADE):
         for inner in kernel.terms:
-            _require_numpy(inner)
+            require_numpy(inner, fault)
     elif type(kernel) not in KERNELS.values() and not (type(kernel) is Pairwise and kernel.metric == "cosine"):
-        raise _needs_more(f"the {kernel.formula()} kernel")
+        raise ConfigError(fault.format(kernel.formula()))
 
 
 def _require_valid(predictor: Predictor, limit_bytes: int) -> None:
@@ -282,6 +285,7 @@ def _require_valid(predictor: Predictor, limit_bytes: int) -> None:
     d, names = predictor.n_features, predictor.feature_names
     require(names is None or (names.dtype.kind == "U" and names.shape == (d,)), f"expected {d} feature names")
     mapped = mapped_width(predictor.row_maps, d)  # refuses maps that do not fit each other
+    require(isinstance(predictor.expansion, Expansion | Blend), "expected an expansion")
     if isinstance(predictor.expansion, Blend):
         require_blend(predictor.expansion, mapped)
     for row_map in _row_maps(predictor):
@@ -302,6 +306,8 @@ def require_fitting(expansion: Expansion) -> None:
     """Raise unless features, coefficients, intercept and labels have consistent shapes."""
     features, coef, intercept, classes = expansion.features, expansion.coef, expansion.intercept, expansion.classes
     c = len(intercept)
+    if isinstance(features, IdentityMap):
+        require(features.shift.ndim == 1, "expected a shift (d,)")
     if isinstance(features, LandmarkMap):
         given = features.kernel.get_params().values()
         numbers = not any(isinstance(value, str) and value == "scale" for value in given)

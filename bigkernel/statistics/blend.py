@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -19,25 +18,6 @@ from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, map_costs
 from bigkernel.streaming.row_maps import map_rows
 
 _BLOCK_BYTES, _MOST_ROWS = 2**25, 2**17  # of the rows of a block: every leaf takes some of them
-
-
-class Shares(Protocol):
-    """How rows are shared between parts."""
-
-    @property
-    def n_features(self) -> int:
-        """D."""
-
-    @property
-    def n_leaves(self) -> int:
-        """L."""
-
-    @property
-    def overlap(self) -> float:
-        """Parts that a row goes to, about."""
-
-    def leaves(self, x: Array) -> Iterator[tuple[Array, Array]]:
-        """Yield, for each part, the positions of its rows among x (n, d) and their weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,17 +34,21 @@ class Tree:
 
     @property
     def n_features(self) -> int:
+        """Number of features of a row, d."""
         return int(self.directions.shape[1])
 
     @property
     def n_leaves(self) -> int:
+        """Number of leaves, L."""
         return len(self.lower) + 1
 
     @property
-    def overlap(self) -> float:
+    def parts_per_row(self) -> float:
+        """Number of leaves to which a row goes: 1.3 is usual where a tenth of the rows of a split go to both sides."""
         return 1.3
 
     def leaves(self, x: Array) -> Iterator[tuple[Array, Array]]:
+        """Yield, for each leaf, the positions of its rows among x (n, d) and their weights."""
         yield from self._descend(x, np.arange(len(x)), np.ones(len(x)), 0, self.n_leaves)
 
     def _descend(self, x: Array, rows: Array, weight: Array, node: int, count: int) -> Iterator[tuple[Array, Array]]:
@@ -98,10 +82,12 @@ class Everywhere:
     n_leaves: int
 
     @property
-    def overlap(self) -> float:
+    def parts_per_row(self) -> float:
+        """Number of parts to which a row goes."""
         return float(self.n_leaves)
 
     def leaves(self, x: Array) -> Iterator[tuple[Array, Array]]:
+        """Yield the positions of all rows x (n, d) and weights of 1 for each part."""
         for _ in range(self.n_leaves):
             yield np.arange(len(x)), np.ones(len(x))
 
@@ -138,7 +124,7 @@ class Blend(WithoutCaches):
 
     @property
     def n_features(self) -> int:
-        """D."""
+        """Number of features of a row, d."""
         return self.shares.n_features
 
     @property
@@ -153,8 +139,8 @@ class Blend(WithoutCaches):
 
     @property
     def log_weights(self) -> None:
-        """There are no class weights beside those of the fits."""
-        return
+        """None: class weights are those of the fits of the parts."""
+        return None
 
     def sliced(self) -> Blend:
         """Return a blend whose parts read many landmarks in slices."""
@@ -171,7 +157,7 @@ class Blend(WithoutCaches):
             part.predictor.flops_per_row + map_costs(part.row_maps, self.n_features, 8).flops_per_row
             for part in self.parts
         ]
-        return self.shares.overlap * float(np.mean(each)) + 2.0 * self.n_features * len(self.parts).bit_length()
+        return self.shares.parts_per_row * float(np.mean(each)) + 2.0 * self.n_features * len(self.parts).bit_length()
 
     @property
     def fixed_bytes(self) -> int:
@@ -181,10 +167,16 @@ class Blend(WithoutCaches):
     def work_bytes(self, block_rows: int) -> int:
         """Return the bytes that a task needs to predict, without its chunk."""
         most = max(part.predictor.work_bytes(block_rows) - part.predictor.fixed_bytes for part in self.parts)
-        return self.fixed_bytes + most + 8 * self._block_rows(block_rows) * (3 * self.n_features + 8 * self.width + 8)
+        return self.fixed_bytes + most + 8 * self._block_rows(block_rows) * self._row_values
 
     def _block_rows(self, least: int) -> int:
-        return max(least, min(_MOST_ROWS, _BLOCK_BYTES // (8 * self.n_features)))
+        return max(least, min(_MOST_ROWS, _BLOCK_BYTES // (8 * self._row_values)))
+
+    @property
+    def _row_values(self) -> int:
+        """Numbers of a row at once: of its features, before and after the row maps, and of its values."""
+        widest = max(part.predictor.n_features for part in self.parts)
+        return 2 * self.n_features + 2 * widest + 3 * self.width + 4
 
     def prepare(self) -> None:
         """Prepare landmarks and coefficients once, also if several threads call this at the same time."""
