@@ -42,8 +42,8 @@ def plan(
     bigkernel plan train.corpus --landmarks 4000 --no-time
 
     The time is estimated by a pilot, with a range: the fit starts where --cluster says, sweeps some thousands of its
-    rows, and is abandoned after some seconds. Solves are not included. A fit of few rows is run whole. Nothing is
-    written.
+    rows, and is abandoned after some seconds. Solves are not included. With --leaves, all rows are written to a
+    temporary directory, and as many leaves are fitted as run side by side. A fit of few rows is run whole.
     """
     from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.config import settings
@@ -72,7 +72,9 @@ def plan(
         figures = {name: value for name, value in figures.items() if value not in (None, [])}
     show(figures, as_json=as_json, title=f"plan: {options['method']} on {corpus}")
     if not no_time and not as_json:
-        source = f"a pilot of {estimate.pilot_rows:,} rows that took {estimate.pilot_seconds:.1f} s, excluding solves,"
+        what = "leaves" if options["leaves"] else "rows"
+        solves = "with their solves" if options["leaves"] else "excluding solves"
+        source = f"a pilot of {estimate.pilot_rows:,} {what} that took {estimate.pilot_seconds:.1f} s, {solves},"
         if not estimate.pilot_rows:
             source = "the fit itself, which has too few rows for a pilot,"
         say(f"time estimated from {source}\nand depending on other load on the machine")

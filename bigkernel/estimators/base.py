@@ -221,7 +221,7 @@ class RowsEstimator(BaseEstimator):
 
     def _columns(self) -> BasisChoice | RowChoice:
         """Return the choice of columns for rows."""
-        raise ConfigError(f"{type(self).__name__}: is made of other models, and has no columns of its own")
+        raise ConfigError(f"{type(self).__name__}: consists of other models, and has no columns of its own")
 
     def _read_fit(self, X: RowsLike, y: ColumnLike, sample_domain: ColumnLike, sample_weight: ColumnLike) -> Training:
         """Return validated rows with their domains and targets, and the names of both."""

@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -219,15 +220,19 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
     def _fit_leaves(self, fits: LeafFits, rows: Rows) -> tuple[Part, ...]:
         """Fit all leaves, on any executor, and read them; do again what a run has lost."""
         numbers = Rows(LeafNumbers(len(fits.models)), name=rows.name)
-        if not (fits.source.is_complete() or fits.is_complete()):
-            forget("route")
-            sweep(rows, fits.source, what="route")
-        sweep(numbers, fits, client=choose_executor(rows), what="leaves")
-        if not fits.is_complete():
-            forget("leaves")
-            sweep(numbers, fits, client=choose_executor(rows), what="leaves")
         # a learned kernel may be flat: landmarks beyond its rank are no fault of the user
-        return fits.read(RankDeficiencyWarning if self.estimator is None else None)
+        ignored = RankDeficiencyWarning if self.estimator is None else None
+        with warnings.catch_warnings():
+            if ignored is not None:
+                warnings.simplefilter("ignore", ignored)
+            if not (fits.source.is_complete() or fits.is_complete()):
+                forget("route")
+                sweep(rows, fits.source, what="route")
+            sweep(numbers, fits, client=choose_executor(rows), what="leaves")
+            if not fits.is_complete():
+                forget("leaves")
+                sweep(numbers, fits, client=choose_executor(rows), what="leaves")
+        return fits.read(ignored)
 
     def plan(self, X: RowsLike, y: ColumnLike = None, sample_domain: ColumnLike = None) -> Plan:
         """Return the plan of the sweep that fits the leaves, for leaves of equal size; nothing is run."""

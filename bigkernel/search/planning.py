@@ -24,6 +24,7 @@ from bigkernel.engine.rows import Rows, source_of
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import RowsEstimator, last_step, method_of
+from bigkernel.estimators.blended import is_semi_supervised
 from bigkernel.estimators.fit_state import Columns, Training
 from bigkernel.estimators.inputs import CellTargets, without_class_weights
 from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice, of_kernel
@@ -114,7 +115,7 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
             wrapper, model = last, _with_last(model, last.regressor)
             last = last_step(model)
         labelled = isinstance(last, LabelledRowsClassifier) and isinstance(last.estimator, RowsEstimator)
-        if labelled and not last.estimator._semi_supervised:
+        if labelled and not is_semi_supervised(last.estimator):
             last = last.estimator
             model = _with_last(model, last)
         if isinstance(last, RowsEstimator) and hasattr(last, "transform"):

@@ -38,7 +38,10 @@ _LEAST_WINDOWS = 2  # windows that are probed at least: each has k vectors for e
 
 
 class Statistic(Protocol):
-    """A statistic that a sweep accumulates: a commutative monoid over chunks of rows."""
+    """A statistic that a sweep accumulates: a commutative monoid over chunks of rows.
+
+    One with a true attribute `prepares` takes little time beside the sweep that follows, which a pilot times.
+    """
 
     def zero(self) -> Accumulator:
         """Return the accumulator of no rows."""

@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import replace
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -21,8 +22,11 @@ from bigkernel import (
     PartitionedRegressor,
     Predictor,
     Projector,
+    Rescaler,
     ResidualRegressor,
     Ridge,
+    RowUnion,
+    SSSLClassifier,
     Standardizer,
     executing,
     load_model,
@@ -31,7 +35,7 @@ from bigkernel import (
     write_corpus,
 )
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import ConfigError, DataError, ModelRejectedError, RankDeficiencyWarning
+from bigkernel.errors import ConfigError, DataError, ModelRejectedError, RankDeficiencyWarning, ResumeMismatchError
 from bigkernel.estimators.leaf_fits import LeafFits
 from bigkernel.estimators.partitioned import grow
 from bigkernel.statistics.moments import MomentStatistic
@@ -167,6 +171,82 @@ def test_every_executor_gives_the_same_bits_and_predicts_in_its_tasks(client, ro
     lazy = found.predict(corpus)
     assert isinstance(lazy, da.Array)
     np.testing.assert_allclose(lazy.compute(), expected.predict(X), atol=1e-9)
+
+
+def test_leaves_have_leaves_and_stages_and_models_of_files_are_fitted_again(rows, tmp_path):
+    X, y = rows
+    given = KernelRidge(landmarks=np.column_stack([X, 2 * X])[:20], alpha=0.1)
+    stages = ResidualRegressor(
+        [("trend", LinearRegression()), ("rest", PartitionedRegressor(given, 2, random_state=0))]
+    )
+    union = RowUnion([("a", Standardizer()), ("b", Rescaler(2.0))])
+    model = PartitionedRegressor(make_pipeline(union, "passthrough", stages), 2, random_state=0).fit(X, y)
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    np.testing.assert_array_equal(clone(loaded).fit(X, y).predict(X), model.predict(X))
+
+
+def test_labels_have_the_weights_of_their_class_and_minus_one_is_none(rows):
+    X, y = rows
+    names = np.where(X[:, 1] > 0, "a", "b")
+    weighted = clone(CLASSIFIER).set_params(class_weight={"a": 9.0, "b": 1.0})
+    many = [
+        np.mean(PartitionedClassifier(one, 2, random_state=0).fit(X, names).predict(X) == "a")
+        for one in (CLASSIFIER, weighted)
+    ]
+    assert many[0] < many[1]
+    partly = np.where(np.arange(len(X)) % 3, 1 + (y > 0), -1)
+    semi = PartitionedClassifier(SSSLClassifier(n_landmarks=20, random_state=0), 2, random_state=0).fit(X, partly)
+    assert semi.classes_.tolist() == [1, 2]
+    apart = PartitionedClassifier(clone(CLASSIFIER).set_params(probability=True), 2, overlap=0, random_state=0)
+    moved = np.concatenate([X - [50, 0, 0], X + [50, 0, 0]])
+    sure = apart.fit(moved, np.repeat([3, 4], len(X))).predict_proba(moved)
+    np.testing.assert_allclose(sure, np.repeat(np.eye(2), len(X), axis=0), atol=1e-300)
+
+
+@pytest.mark.parametrize("kind", ["memory", "dask", "sparse"])
+def test_stages_skip_bad_rows(kind, rows):
+    X, y = rows
+    bad = np.where(np.arange(len(X)) < 100, np.nan, X.T).T
+    made = {"memory": bad, "dask": da.from_array(bad, chunks=(100, 3)), "sparse": sparse.csr_array(bad)}[kind]
+    model = ResidualRegressor([("trend", LinearRegression()), ("rest", Ridge(alpha=0.1))])
+    found = clone(model).fit(as_rows(made, y).skip_bad_rows())
+    np.testing.assert_allclose(found.predict(X), clone(model).fit(X[100:], y[100:]).predict(X), atol=1e-9)
+
+
+@pytest.mark.parametrize("executor", ["serial", "threads"])
+def test_an_interrupted_fit_leaves_no_files(executor, rows, tmp_path, monkeypatch):
+    fit = LeafFits.update
+
+    def stop(self, total, chunk):
+        if chunk.start == 5:
+            raise KeyboardInterrupt
+        fit(self, total, chunk)
+
+    monkeypatch.setattr(LeafFits, "update", stop)
+    with dask.config.set({"temporary-directory": str(tmp_path)}), executing(executor), pytest.raises(KeyboardInterrupt):
+        PartitionedRegressor(RIDGE, 9, random_state=0).fit(*rows)
+    assert not list(tmp_path.iterdir())
+    with (
+        dask.config.set({"temporary-directory": str(tmp_path / "none")}),
+        pytest.raises(ConfigError, match="expected a dir"),
+    ):
+        PartitionedRegressor(RIDGE, 2).fit(*rows)
+
+
+def test_a_run_compares_seeds_and_parameters_by_name(rows, tmp_path):
+    model = PartitionedRegressor(clone(RIDGE).set_params(random_state=None), 2, random_state=0)
+
+    def fit(**changed):
+        with executing("serial", run=tmp_path / "run", resume=True):
+            return clone(model).set_params(**changed).fit(*rows)
+
+    fit()
+    fit(verbose=0, estimator__verbose=0)
+    for changed in ({"random_state": 1}, {"estimator__alpha": 0.5}):
+        with pytest.raises(ResumeMismatchError, match=next(iter(changed)).rpartition("__")[2]):
+            fit(**changed)
 
 
 def test_warnings_of_leaves_on_workers_reach_the_driver(client, rows, tmp_path):
@@ -347,7 +427,17 @@ def test_warnings_of_leaves_come_once(rows):
         ),
         (lambda X, y: PartitionedRegressor(RIDGE, 1000).fit(X, y), DataError, "n_samples=1200; expected at least two"),
         (lambda X, y: PartitionedRegressor(RIDGE).fit(da.from_array(X)), DataError, "requires y"),
-        (lambda X, y: PartitionedClassifier(RIDGE).fit(da.from_array(X)), DataError, "requires y"),
+        (lambda X, y: PartitionedClassifier(CLASSIFIER).fit(da.from_array(X)), DataError, "requires y"),
+        (
+            lambda X, y: PartitionedClassifier(RIDGE).fit(X, y > 0),
+            ConfigError,
+            "expected a classifier, found KernelRidge",
+        ),
+        (
+            lambda X, y: PartitionedRegressor(clone(RIDGE).set_params(landmarks="fourier")).fit(X, y),
+            ConfigError,
+            "random Fourier features cannot be blended",
+        ),
         (lambda X, y: ResidualRegressor([]).fit(X, y), ConfigError, "expected a list of"),
         (lambda X, y: ResidualRegressor([("a", RIDGE), ("a", RIDGE)]).fit(X, y), ConfigError, "not unique"),
         (

@@ -38,6 +38,11 @@ MODELS = {
     "fourier": (bk.KernelRidge(bk.Gaussian(1.4), landmarks="fourier", **SMALL), Y),
     "pipeline": (make_pipeline(bk.Standardizer(), bk.UnitNormalizer(), bk.KernelRidge(bk.Polynomial(2), **SMALL)), Y),
     "ridge": (bk.Ridge(), Y),
+    "leaves": (
+        bk.PartitionedClassifier(bk.KernelRidgeClassifier(bk.Gaussian(1.4), **SMALL), 2, random_state=0),
+        LABELS,
+    ),
+    "stages": (bk.ResidualRegressor([("trend", bk.Ridge()), ("rest", bk.KernelRidge(**SMALL))]), Y),
     "domains": (bk.DICA(bk.Gaussian(1.4), 2, allow_single_domain=True, **SMALL), LABELS),
     "standardizer": (bk.Standardizer(), None),
     "random features": (bk.RandomFourier(bk.Gaussian(1.4), 7, random_state=0), None),
@@ -48,7 +53,7 @@ MODELS = {
     "Normalizer": (make_pipeline(Normalizer(), bk.Ridge()), Y),
     "table": (make_pipeline(ColumnTransformer([("t", OneHotEncoder(), [0])], remainder="passthrough"), bk.Ridge()), Y),
 }
-FUZZED = ("classifier", "regressor", "sssl", "pipeline", "ridge", "table")
+FUZZED = ("classifier", "regressor", "sssl", "pipeline", "ridge", "table", "leaves", "stages")
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 
 
@@ -126,6 +131,11 @@ FORGED = {
     "solution of another kind": ("classifier", put(*FIT, "solution", {"table": {}}), "expected Solution"),
     "unknown field": ("classifier", put(*FIT, "evil", 1), "'evil' is unknown"),
     "missing field": ("classifier", drop(*SOLUTION, "rank"), "'rank' is unknown or missing"),
+    "expansion that is text": ("leaves", put("predictor", "expansion", "x"), "expected an expansion"),
+    "no expansion": ("stages", put("predictor", "expansion", None), "expected an expansion"),
+    "other labels of leaves": ("leaves", put(*INPUTS, "classes", "labels", [5, 6, 7]), "expected other parts"),
+    "leaves of another number": ("leaves", put("model", "unfitted", "params", "n_leaves", 3), "expected other parts"),
+    "stages without a model": ("stages", put("model", "unfitted", "models", "estimators", 0, 1, {"class": "x"}), "'x'"),
     "missing model": ("classifier", drop("model"), "expected a file with a predictor and a model"),
     "unknown kernel": ("classifier", kernel("os"), "unknown kernel 'os'"),
     "kernel of unknown parameters": ("classifier", kernel("gaussian", sigma=1.0, evil=1), "."),
