@@ -42,8 +42,7 @@ def plan(
     bigkernel plan train.corpus --landmarks 4000 --no-time
 
     The time is estimated by a pilot, with a range: the fit starts where --cluster says, sweeps some thousands of its
-    rows, and is abandoned after some seconds. Solves are not included. With --leaves, all rows are written to a
-    temporary directory, and as many leaves are fitted as run side by side. A fit of few rows is run whole.
+    rows (or fits some --leaves), and is abandoned. Solves are not included. A fit of few rows is run whole.
     """
     from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.config import settings

@@ -203,7 +203,7 @@ def test_a_damaged_file_is_refused(table, tmp_path, monkeypatch, damage):
         damage(values["model"]["fitted"]["table"])
         write(path, values, arrays, **options)
 
-    monkeypatch.setattr("bigkernel.models.persistence.write", damaged)
+    monkeypatch.setattr("bigkernel.estimators.persistence.write", damaged)
     bk.save_model(encoder, tmp_path / "model")
     with pytest.raises(ModelRejectedError):
         bk.load_model(tmp_path / "model")
