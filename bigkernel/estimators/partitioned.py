@@ -375,7 +375,8 @@ class PartitionedRegressor(_Partitioned, Regressor):
     -----
     Rows that are not in memory are written leaf by leaf, as they are stored, to the run of `executing`, or to Dask's
     or the system's directory for temporary files; there must be room for them. Workers on other machines need a run.
-    Leaves are fitted side by side, each by one task and with one thread of BLAS, and keep no sums.
+    Leaves are fitted side by side, each by one task and with one thread of BLAS, and keep no sums. Weights count in
+    their fits, not in the splits.
 
     References
     ----------
