@@ -53,7 +53,7 @@ from bigkernel.streaming.plan import Plan
 
 _MOST_LANDMARKS, _FEWEST_LEARNED = 1000, 100  # landmarks and rows of a leaf whose estimator is not given
 _SAMPLE_BYTES = 2**27  # most bytes of the rows on which the tree is grown
-_OTHER_BYTES = 2**25  # of a fit: modules that it imports, small arrays
+_OTHER_BYTES = 2**26  # of a fit: modules that it imports, small arrays
 _MATRICES = 13  # m×m matrices of float64 in the fit of a leaf, at most: those of a QR factorisation
 
 
