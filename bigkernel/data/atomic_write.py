@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from itertools import permutations
@@ -23,6 +24,7 @@ from typing import Any
 
 from bigkernel.errors import DataError, PlanTooLargeError
 
+_REMOVALS = 50  # attempts to remove a directory
 _STORES = ("zarr.json", ".zgroup", ".zarray")  # files that mark a store
 # permanent errors of writing
 LASTING = {
@@ -178,10 +180,13 @@ def remove_at_once(place: Path) -> None:
     doomed = place.with_name(f".{uuid.uuid4().hex}.partial")
     with contextlib.suppress(FileNotFoundError):
         os.replace(place, doomed)
-    if doomed.is_dir():
-        shutil.rmtree(doomed, ignore_errors=True)
-    else:
+    if not doomed.is_dir():
         doomed.unlink(missing_ok=True)
+    for attempt in range(_REMOVALS):  # tasks that are interrupted may still write there
+        shutil.rmtree(doomed, ignore_errors=True)
+        if not doomed.exists():
+            return
+        time.sleep(0.1 * (attempt + 1 < _REMOVALS))
 
 
 def make_directories(directory: str | os.PathLike[str]) -> None:

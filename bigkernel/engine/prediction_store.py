@@ -25,8 +25,8 @@ from bigkernel.engine.rows import Rows, Source
 from bigkernel.engine.sweep import execution, sweep
 from bigkernel.errors import DataError
 from bigkernel.events.job import Incident, emit
+from bigkernel.statistics.blend import AnyPredictor
 from bigkernel.statistics.moments import add
-from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
@@ -38,7 +38,7 @@ WHAT = "predict"  # the name of the sweep that writes them
 class PredictionWriter:
     """A statistic that writes f of every chunk to the store at `path`; accumulates the number of rows."""
 
-    predictor: Predictor
+    predictor: AnyPredictor
     path: str = field(metadata=NOT_COMPARED)
     chunk_rows: int
     decision: bool
@@ -89,7 +89,7 @@ def _write_chunk(path: str, index: int, chunk_rows: int, rows: dict[str, Array])
             array.with_config({"write_empty_chunks": True})[start:stop] = values
 
 
-def stored_form(predictor: Predictor, values: Array, *, flat: bool) -> Array:
+def stored_form(predictor: AnyPredictor, values: Array, *, flat: bool) -> Array:
     """Return values (n, c) as integer labels, positions of text labels, or the numbers themselves."""
     if predictor.classes is not None:
         best: Array = np.argmax(values, axis=1)
@@ -99,7 +99,7 @@ def stored_form(predictor: Predictor, values: Array, *, flat: bool) -> Array:
 
 def create(
     path: str | os.PathLike[str],
-    predictor: Predictor,
+    predictor: AnyPredictor,
     n_rows: int,
     chunk_rows: int,
     *,

@@ -163,8 +163,9 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
     classes_ : (c,)
     dual_coef_ : (m, c), over the landmarks
     rounds_ : list of dict
-        One a round: `entropy` of the soft labels (mean a row, in nats), `equivocation` (that entropy as a share of the
-        entropy of the classes at large, from 0 to 1) and `changed` (share of the target whose class is new).
+        One a round: `entropy` of the soft labels (mean a row, in nats), `conditional_entropy` (that entropy as a
+        share of the entropy of the classes at large, from 0 to 1) and `changed` (share of the target whose class is
+        new).
     source_domains_, target_domains_ : domains of source and target; 0 and 1 if none were given
     congruence_ : float from -1 to 1
         Σ p_c⟨a_c, b_c⟩ / (Σ p_c‖a_c‖² Σ p_c‖b_c‖²)^½ (Tucker's congruence), with a_c the mean of a class of the source

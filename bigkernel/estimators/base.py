@@ -73,7 +73,7 @@ from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.solvers.ridge import require_alpha
-from bigkernel.statistics.blend import Blend
+from bigkernel.statistics.blend import AnyPredictor
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor, Projection, log_softmax, softmax
 from bigkernel.statistics.scores import ScoreStatistic, score
@@ -86,7 +86,8 @@ if TYPE_CHECKING:
 
     from bigkernel.kernels.random_fourier import FourierMap  # of SciPy
 
-_PREDICTORS: WeakKeyDictionary[object, Predictor] = WeakKeyDictionary()  # by fit
+P = TypeVar("P", bound=AnyPredictor)
+_PREDICTORS: WeakKeyDictionary[object, AnyPredictor] = WeakKeyDictionary()  # by fit
 
 
 def set_parameters(estimator: BaseEstimator, given: Mapping[str, object]) -> None:
@@ -132,13 +133,13 @@ def restore(estimator: BaseEstimator, inputs: Inputs, fit: Fit | ProjectionFit |
         estimator._fitted = fit
 
 
-def cached_predictor(fit: object, make: Callable[[], Predictor]) -> Predictor:
+def cached_predictor(fit: object, make: Callable[[], P]) -> P:
     """Return the predictor of a fit, made once for the lifetime of the fit.
 
     A fit is an immutable value, so every fit has its own predictor; no pickle or file holds it.
     """
     predictor = _PREDICTORS.get(fit)
-    return _PREDICTORS.setdefault(fit, make()) if predictor is None else predictor
+    return cast(P, _PREDICTORS.setdefault(fit, make()) if predictor is None else predictor)
 
 
 F = TypeVar("F")
@@ -204,6 +205,7 @@ class RowsEstimator(BaseEstimator):
     """
 
     _fitted: Fit | None = None
+    n_views: ClassVar[int] = 1  # of which each has the columns
     _semi_supervised = False  # labels may be missing in arrays
     verbose = 0
     _keeps_sums = True  # `partial_fit` adds to what a fit keeps
@@ -283,9 +285,16 @@ class RowsEstimator(BaseEstimator):
         self.check_parameters()
         data = self._read_fit(X, y, sample_domain, sample_weight)
         with job(f"{type(self).__name__}.fit"), shown(self.verbose):
-            method = self._method()
-            self._fitted = calibrate(method, fitting.fit(method, self._columns(), data), data)
+            if (blend := self._fit_members(data)) is not None:
+                self._fitted = blend  # type: ignore[assignment]  # `_expansion` alone reads it
+            else:
+                method = self._method()
+                self._fitted = calibrate(method, fitting.fit(method, self._columns(), data), data)
         return self
+
+    def _fit_members(self, data: Training) -> BlendFit | None:
+        """Fit the models of which an estimator consists; None: it has sums of its own."""
+        return None
 
     def _partial_fit(self, X: RowsLike, y: ColumnLike, classes: ColumnLike, sample_weight: ColumnLike) -> Self:
         if isinstance(self._fitted, IterativeFit):
@@ -416,27 +425,22 @@ class RowsEstimator(BaseEstimator):
         offset = calibration.log_weights
         return solution.coef * calibration.scale, calibration.logits(intercept) + (0 if offset is None else offset)
 
-    def _blend(self) -> Blend | None:
-        """Return the parts of a fit that is made of other models, or None."""
-        fit: object = self._fitted
-        return fit.blend if isinstance(fit, BlendFit) else None
-
-    def _predictor(self) -> Predictor:
-        """Return the fitted model as plain data, cached with the fit."""
+    def _expansion(self) -> AnyPredictor:
+        """Return the fitted model as plain data for a file, with its landmarks in one array."""
+        check_is_fitted(self)
+        if isinstance(blended := cast(object, self._fitted), BlendFit):
+            return blended.blend
         fit = self._require("predict")
-        if (blend := self._blend()) is not None:
-            return cached_predictor(fit, lambda: cast(Predictor, blend.sliced()))  # it has the members of one
+        classes = self.classes_ if isinstance(self, ClassifierMixin) else None
+        logits = fit.calibration is not None or isinstance(fit.solution, LogisticSolution)
+        weights = None if fit.calibration is None else fit.calibration.log_weights
+        return Predictor(self._features(), *self._coefficients(), classes, logits, weights)
 
-        def make() -> Predictor:
-            classes = self.classes_ if isinstance(self, ClassifierMixin) else None
-            logits = fit.calibration is not None or isinstance(fit.solution, LogisticSolution)
-            weights = None if fit.calibration is None else fit.calibration.log_weights
-            plain = Predictor.of(self._features(), *self._coefficients(), classes)
-            return replace(plain, logits=logits, log_weights=weights)
+    def _predictor(self) -> AnyPredictor:
+        """Return the fitted model for predictions, which reads many landmarks in slices, cached with the fit."""
+        return cached_predictor(self._require("predict"), lambda: self._expansion().sliced())
 
-        return cached_predictor(fit, make)
-
-    def _values(self, X: RowsLike, make: Callable[[], Predictor] | None = None) -> Array | da.Array:
+    def _values(self, X: RowsLike, make: Callable[[], AnyPredictor] | None = None) -> Array | da.Array:
         """Compute f(X), (n, c), or the values of another predictor: an array, or a lazy Dask array."""
         if self._fitted is None:
             check_is_fitted(self)
@@ -453,11 +457,6 @@ class RowsEstimator(BaseEstimator):
         if is_dask_array(values):
             return values.map_blocks(_labels, inputs.classes, dtype=inputs.classes.dtype, drop_axis=1)
         return _labels(values, inputs.classes)
-
-    def _expansion(self) -> Predictor | Blend:
-        """Return the fitted model as plain data for a file, with its landmarks in one array."""
-        check_is_fitted(self)
-        return self._blend() or replace(self._predictor(), features=self._features())
 
     @available(_predicts)
     def predict(self, X: RowsLike) -> Array | da.Array:
@@ -616,7 +615,7 @@ def _labels(values: Array, classes: Array) -> Array:
     return chosen
 
 
-def training_values(rows: Rows, predictor: Predictor | Blend) -> Array:
+def training_values(rows: Rows, predictor: AnyPredictor) -> Array:
     """Compute f of rows of a fit, (n, c), where its sweeps run; 0 for bad rows that it skips."""
     if rows.in_memory:
         return _values_in_memory(rows, predictor)
@@ -625,7 +624,7 @@ def training_values(rows: Rows, predictor: Predictor | Blend) -> Array:
     return np.asarray(_lazy_values(rows, predictor).compute(scheduler=scheduler))
 
 
-def _values_in_memory(rows: Rows, predictor: Predictor | Blend) -> Array:
+def _values_in_memory(rows: Rows, predictor: AnyPredictor) -> Array:
     if isinstance(rows.x, NumpySource):
         return _chunk_values(predictor, rows, 0, len(rows))
     # in the blocks of dense rows, where these are no larger than a chunk, for the same bits
@@ -635,7 +634,7 @@ def _values_in_memory(rows: Rows, predictor: Predictor | Blend) -> Array:
     return np.concatenate([_chunk_values(predictor, rows, *piece) for piece in pairwise(bounds)])
 
 
-def _lazy_values(rows: Rows, predictor: Predictor | Blend) -> da.Array:
+def _lazy_values(rows: Rows, predictor: AnyPredictor) -> da.Array:
     """Return f of lazily read rows as a Dask array with their chunks; the model is one node of the graph."""
     import dask.array as da
 
@@ -663,12 +662,12 @@ def _lazy_values(rows: Rows, predictor: Predictor | Blend) -> da.Array:
     return da.concatenate(chunks) if chunks else da.zeros((0, c))
 
 
-def _block_values(x: Array, predictor: Predictor | Blend, rows: Rows, block_rows: int) -> Array:
+def _block_values(x: Array, predictor: AnyPredictor, rows: Rows, block_rows: int) -> Array:
     return _chunk_values(predictor, replace(rows, x=NumpySource(x)), 0, len(x), block_rows)
 
 
 def _chunk_values(
-    predictor: Predictor | Blend, rows: Rows, start: int, stop: int, block_rows: int = Chunk.block_rows
+    predictor: AnyPredictor, rows: Rows, start: int, stop: int, block_rows: int = Chunk.block_rows
 ) -> Array:
     chunk, bad = rows.validate_or_mask(replace(rows.read(start, stop), block_rows=block_rows))
     values = predictor.values(chunk)
@@ -739,7 +738,7 @@ class LandmarkEstimator(RowsEstimator):
 
     def _row_map(self) -> Projection:
         """Return the map of a transformer, z(x) = φ(x)ᵀW + b."""
-        return Projection(int(self.n_features_in_), self._predictor())
+        return Projection(int(self.n_features_in_), cast(Predictor, self._predictor()))
 
     @property
     def n_landmarks_(self) -> int:

@@ -1,4 +1,4 @@
-"""Models inside other models: which ones may be, their parameters, and what remains of each, a part of a blend."""
+"""Models inside other models: which ones may be, their parameters, and what remains of each, a member of a blend."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from sklearn.pipeline import Pipeline
 
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, last_step
+from bigkernel.estimators.fit_state import Training
 from bigkernel.estimators.kernel_basis import FOURIER
 from bigkernel.estimators.random_fourier import RandomFourier
 from bigkernel.models.predictor import Predictor, require_numpy
-from bigkernel.statistics.blend import Part
+from bigkernel.statistics.blend import Member
+from bigkernel.statistics.moments import Targets
 
 
-def require_part(model: BaseEstimator, name: str, *, classifies: bool) -> None:
-    """Raise `ConfigError` for the parameter `name` unless a model can be a part: ours, after our transformers."""
+def require_member(model: BaseEstimator, name: str, *, classifies: bool) -> None:
+    """Raise `ConfigError` for the parameter `name` unless a model can be a member: ours, after our transformers."""
     *before, last = [step for _, step in model.steps] if isinstance(model, Pipeline) else [model]
     others = [step for step in before if not hasattr(step, "_row_map") and step not in (None, "passthrough")]
     if others or not (isinstance(last, RowsEstimator) and hasattr(last, "predict")):
@@ -38,17 +40,23 @@ def require_part(model: BaseEstimator, name: str, *, classifies: bool) -> None:
         require_numpy(last.given_kernel(), f"{name}: the {{}} kernel cannot be blended, as it needs more than NumPy")
 
 
+def as_targets(data: Training) -> Targets:
+    """Return the targets of a fit of members, which are numbers or classes of all rows."""
+    assert isinstance(data.targets, Targets)
+    return data.targets
+
+
 def is_semi_supervised(model: BaseEstimator) -> bool:
     """Return whether rows of a model may lack a label."""
     return bool(getattr(last_step(model), "_semi_supervised", False))
 
 
-def part_of(model: BaseEstimator, rows: int) -> Part:
-    """Return the part that a model is, fitted to so many rows."""
+def member_of(model: BaseEstimator, rows: int) -> Member:
+    """Return the member that a model is, fitted to so many rows."""
     made, last = Predictor.of(model), last_step(model)
     wrong, alpha = (getattr(last, name, None) for name in ("diagnostics_", "alpha_"))
     error = None if wrong is None else wrong.get("prediction_error")
-    return Part(
+    return Member(
         made.row_maps,
         made.expansion,
         rows,

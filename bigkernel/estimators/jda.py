@@ -115,7 +115,7 @@ class JDA(LandmarkEstimator, RowTransformer):
     eigenvalues_ : (s,), descending
     rounds_ : list of dict
         One a round: `changed`, the share of the target whose class is new; `entropy` is that of hard labels, 0, and
-        `equivocation` 0 unless all rows are of one class.
+        `conditional_entropy` 0 unless all rows are of one class.
     source_domains_, target_domains_ : domains of source and target; 0 and 1 if none were given
     congruence_ : float from -1 to 1, as in `ARTLClassifier`
     pseudo_labels_ : sums of the target's features by class, from which the components were fitted; `refit` uses them

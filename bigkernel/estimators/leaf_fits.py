@@ -30,11 +30,11 @@ from bigkernel.engine.rows import NumpySource, Rows, Source, SparseSource
 from bigkernel.engine.sweep import Execution, execution
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import last_step
-from bigkernel.estimators.blended import Parameter, part_of
+from bigkernel.estimators.blended import Parameter, member_of
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.models.file import LIMIT_BYTES, Packing, opened, unpack, write_file
 from bigkernel.models.predictor import kind_of
-from bigkernel.statistics.blend import Part, Tree
+from bigkernel.statistics.blend import Member, Tree
 from bigkernel.statistics.moments import Targets, add
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.streaming.chunk import Chunk
@@ -129,16 +129,16 @@ class LeafRows:
 
     def rows_of(self, leaf: int) -> Array:
         """Read the rows of a leaf in their order, (r,) of `dtype`."""
-        parts = [np.empty(0, self.dtype)]
+        pieces = [np.empty(0, self.dtype)]
         for start in self.starts:
             ends, sums = self._places(start)
             first, end = int(ends[leaf - 1]) if leaf else 0, int(ends[leaf])
             at = 16 * self.tree.n_leaves + first * self.dtype.itemsize
-            part = np.fromfile(self._file(start), self.dtype, end - first, offset=at)
-            if zlib.crc32(part.view(np.uint8).data) != sums[leaf]:
+            piece = np.fromfile(self._file(start), self.dtype, end - first, offset=at)
+            if zlib.crc32(piece.view(np.uint8).data) != sums[leaf]:
                 raise DataError(f"{self._file(start)}: the rows of leaf {leaf + 1} were changed; start a new run")
-            parts.append(part)
-        return np.concatenate(parts)
+            pieces.append(piece)
+        return np.concatenate(pieces)
 
 
 class AllRows:
@@ -248,16 +248,16 @@ class LeafFits:
                 write_file(self._file(leaf), said, packing.arrays)
             total["leaves"] += 1
 
-    def _fit(self, leaf: int, rows: Rows) -> Part:
+    def _fit(self, leaf: int, rows: Rows) -> Member:
         execution.set(Execution("serial"))
         given_settings.set(self.config)
         count = len(rows)
         try:
             constant = self._only_class(rows, hasattr(last_step(self.models[leaf]), "predict_proba"))
             if constant is not None:
-                return Part((), constant, count)
+                return Member((), constant, count)
             # a clone: the task of another leaf has the same models, which would keep all fits
-            return part_of(clone(self.models[leaf]).fit(rows), count)
+            return member_of(clone(self.models[leaf]).fit(rows), count)
         except (ConfigError, DataError) as error:
             more = "; with fewer leaves each has more rows" if count < _FEW_ROWS else ""
             raise type(error)(f"leaf {leaf + 1} of {len(self.models)} with {count:,} rows: {error}{more}") from error
@@ -279,7 +279,7 @@ class LeafFits:
         """Return whether the file of every leaf is there."""
         return all(self._file(leaf).is_file() for leaf in range(len(self.models)))
 
-    def read(self, ignored: type[Warning] | None) -> tuple[Part, ...]:
+    def read(self, ignored: type[Warning] | None) -> tuple[Member, ...]:
         """Read the fitted leaves, and repeat their warnings, each kind once, but the ignored one.
 
         Raises if a file is missing or damaged.

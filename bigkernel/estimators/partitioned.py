@@ -1,4 +1,4 @@
-"""Models of parts of the space: rows are split into leaves, each with a model of its own, blended at the borders.
+"""Models of regions of the space: rows are split into leaves, each with a model of its own, blended at the borders.
 
 The sums of L leaves that each have n/L rows and m landmarks cost as much as those of one model of m, beside L solves,
 and they hold L·m landmarks. `statistics.blend` predicts; `leaf_fits` has the two sweeps of a fit.
@@ -8,16 +8,14 @@ Shapes: n rows, d features, c targets or classes, L leaves.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
-import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import dask
 import numpy as np
@@ -30,25 +28,22 @@ from sklearn.utils._param_validation import HasMethods, Interval
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
-from bigkernel.data.atomic_write import require_free, writing
+from bigkernel.data.atomic_write import remove_at_once, require_free, writing
 from bigkernel.engine.context import forget
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor, execution, plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, RankDeficiencyWarning
-from bigkernel.estimators.base import Classifier, Regressor, RowsEstimator, last_step, set_parameters, shown
-from bigkernel.estimators.blended import Parameter, is_semi_supervised, parameters_of, require_part
+from bigkernel.estimators.base import Classifier, Regressor, RowsEstimator, last_step, set_parameters
+from bigkernel.estimators.blended import Parameter, as_targets, is_semi_supervised, parameters_of, require_member
 from bigkernel.estimators.evaluation import FitReport
 from bigkernel.estimators.fit_state import BlendFit, Fitted, Training
 from bigkernel.estimators.inputs import class_factors
 from bigkernel.estimators.leaf_fits import AllRows, LeafFits, LeafNumbers, LeafRows
 from bigkernel.estimators.learned_metric import LearnedMetric
 from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
-from bigkernel.estimators.xnv import XNV, XNVClassifier
-from bigkernel.events.job import job
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.kernels.landmarks import uniform
-from bigkernel.statistics.blend import Blend, Part, Tree, project
-from bigkernel.statistics.moments import Targets
+from bigkernel.statistics.blend import Blend, Member, Tree, project
 from bigkernel.streaming.plan import Plan
 
 _MOST_LANDMARKS, _FEWEST_LEARNED = 1000, 100  # landmarks and rows of a leaf whose estimator is not given
@@ -105,7 +100,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
     """Base of the estimators of leaves: a tree, and a fit of every leaf."""
 
     tree_ = Fitted[Tree]("blend.shares")
-    leaves_ = Fitted[tuple[Part, ...]]("blend.parts")
+    leaves_ = Fitted[tuple[Member, ...]]("blend.members")
     _keeps_sums = False
     _ridge: ClassVar[type[BaseEstimator]] = KernelRidge  # of a leaf whose estimator is not given
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {
@@ -140,42 +135,24 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
 
     # -- fitting -------------------------------------------------------------------------------------------------------
 
-    def fit(
-        self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None, *, sample_domain: ColumnLike = None
-    ) -> Self:
-        """Fit to rows X (n, d) and y, (n,) or (n, c); y None for a corpus or Rows with their own.
+    def check_parameters(self) -> None:
+        super().check_parameters()
+        require_member(self._model(), "estimator", classifies=isinstance(self, ClassifierMixin))
 
-        Raises
-        ------
-        ConfigError
-            The estimator is none of bigkernel.
-        DataError
-            Rows or targets are not finite numbers, or a leaf has too few rows for its estimator.
-        """
-        data, targets = self._read(X, y, sample_weight, sample_domain)
+    def _fit_members(self, data: Training) -> BlendFit:
+        self._require_rows(data)
         rng = check_random_state(self.random_state)
-        with job(f"{type(self).__name__}.fit"), shown(self.verbose), _directory() as directory:
+        with _directory() as directory:
             source, counts = self._route(data.rows, directory, rng)
-            fits = self._fits(data, source, counts, rng)
-            leaves = self._fit_leaves(fits, data.rows)
-            blend = Blend(source.tree, leaves, targets.width, data.inputs.classes)
-            self._fitted = BlendFit(data.inputs, blend)  # type: ignore[assignment]
-        return self
+            leaves = self._fit_leaves(self._fits(data, source, counts, rng), data.rows)
+        return BlendFit(data.inputs, Blend(source.tree, leaves, data.inputs.classes))
 
-    def _read(
-        self, X: RowsLike, y: ColumnLike, sample_weight: ColumnLike, sample_domain: ColumnLike
-    ) -> tuple[Training, Targets]:
-        """Return validated rows and targets."""
-        self.check_parameters()
-        require_part(self._model(), "estimator", classifies=isinstance(self, ClassifierMixin))
-        data = self._read_fit(X, y, sample_domain, sample_weight)
+    def _require_rows(self, data: Training) -> None:
         if len(data.rows) < 2 * self.n_leaves:
             raise DataError(
                 f"{data.rows.name}: n_samples={len(data.rows)}; expected at least two rows for each of "
                 f"{self.n_leaves} leaves"
             )
-        assert isinstance(data.targets, Targets)
-        return data, data.targets
 
     def _route(self, rows: Rows, directory: Path, rng: np.random.RandomState) -> tuple[LeafRows, Array]:
         """Grow the tree on a sample, and write rows by leaf; return what reads them, and their numbers (L,)."""
@@ -190,8 +167,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
 
     def _fits(self, data: Training, source: LeafRows, counts: Array, rng: np.random.RandomState) -> LeafFits:
         """Return the statistic that fits leaves of so many rows (L,)."""
-        rows, targets, config = data.rows, data.targets, settings()
-        assert isinstance(targets, Targets)
+        rows, targets, config = data.rows, as_targets(data), settings()
         models = [_by_position(clone(self._model(int(count))), data.inputs.classes) for count in counts]
         for model in models:
             _set_random_states(model, rng)
@@ -217,7 +193,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
             fit_flops=float(np.mean(counts * (2.0 * widest + m) * m + 10.0 * m**3)),
         )
 
-    def _fit_leaves(self, fits: LeafFits, rows: Rows) -> tuple[Part, ...]:
+    def _fit_leaves(self, fits: LeafFits, rows: Rows) -> tuple[Member, ...]:
         """Fit all leaves, on any executor, and read them; do again what a run has lost."""
         numbers = Rows(LeafNumbers(len(fits.models)), name=rows.name)
         # a learned kernel may be flat: landmarks beyond its rank are no fault of the user
@@ -236,7 +212,9 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
 
     def plan(self, X: RowsLike, y: ColumnLike = None, sample_domain: ColumnLike = None) -> Plan:
         """Return the plan of the sweep that fits the leaves, for leaves of equal size; nothing is run."""
-        data = clone(self)._read(X, y, None, sample_domain)[0]
+        self.check_parameters()
+        data = clone(self)._read_fit(X, y, sample_domain, None)
+        self._require_rows(data)
         tree = Tree(np.zeros((self.n_leaves - 1, data.rows.shape[1])), *np.zeros((2, self.n_leaves - 1)))
         each = -(-len(data.rows) // self.n_leaves)
         counts = np.full(self.n_leaves, int(each * (1 + self.overlap) ** np.log2(self.n_leaves)))
@@ -300,8 +278,7 @@ def _columns(model: BaseEstimator, rows: Rows, count: int) -> tuple[int, int]:
     if inner:
         each = [_columns(one, rows, count) for one in inner]
         return max(m for m, _ in each), max(*widths, *(width for _, width in each))
-    views = 2 if isinstance(last, XNV | XNVClassifier) else 1
-    return views * min(count, getattr(last, "n_landmarks", rows.shape[1]) or count), max(widths)
+    return last.n_views * min(count, getattr(last, "n_landmarks", rows.shape[1]) or count), max(widths)
 
 
 def _sample_bytes(model: BaseEstimator, rows: int, d: int) -> int:
@@ -323,24 +300,13 @@ def _directory() -> Iterator[Path]:
         try:
             yield scratch
         finally:
-            _remove(scratch)
+            remove_at_once(scratch)
         return
     directory = inside.next("files-of-leaves")
     directory.mkdir(parents=True, exist_ok=True)
     yield directory
     for rows in directory.glob("*.rows"):  # the models stay, so that a resumed run has them
         rows.unlink()
-
-
-def _remove(directory: Path) -> None:
-    """Remove a directory into which tasks of an interrupted fit may still write."""
-    gone = directory.with_name(f"{directory.name}.removed")
-    os.replace(directory, gone)
-    for _ in range(50):
-        shutil.rmtree(gone, ignore_errors=True)
-        if not gone.exists():
-            return
-        time.sleep(0.1)
 
 
 class PartitionedRegressor(_Partitioned, Regressor):
@@ -373,6 +339,7 @@ class PartitionedRegressor(_Partitioned, Regressor):
 
     Notes
     -----
+    `fit` raises `ConfigError` for an estimator that is none of bigkernel, and `DataError` for a leaf with too few rows.
     Rows that are not in memory are written leaf by leaf, as they are stored, to the run of `executing`, or to Dask's
     or the system's directory for temporary files; there must be room for them. Workers on other machines need a run.
     Leaves are fitted side by side, each by one task and with one thread of BLAS, and keep no sums. Weights count in
@@ -428,6 +395,6 @@ class PartitionedClassifier(_Partitioned, Classifier):
     @property
     def probability(self) -> bool:
         """Whether the leaves give probabilities."""
-        if (blend := self._blend()) is not None:
-            return blend.logits
+        if self.__sklearn_is_fitted__():
+            return self._predictor().logits
         return hasattr(last_step(self._model()), "predict_proba")

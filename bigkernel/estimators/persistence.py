@@ -455,11 +455,13 @@ def _require_fit(step: Any, fit: Any) -> None:
 
 
 def _require_blend(step: Any, fit: Any) -> None:
-    """Raise `ModelRejectedError` unless the parts of a fit belong together and to the estimator."""
+    """Raise `ModelRejectedError` unless the members of a fit belong together and to the estimator."""
     blend, inputs, name = fit.blend, fit.inputs, type(step).__name__
     require_blend(blend, inputs.n_features)
     same = np.array_equal(blend.classes, inputs.classes) and is_classifier(step) == (blend.classes is not None)
-    require(same and len(blend.parts) == getattr(step, "n_leaves", len(blend.parts)), f"{name}: expected other parts")
+    require(
+        same and len(blend.members) == getattr(step, "n_leaves", len(blend.members)), f"{name}: expected other members"
+    )
     require(not (inputs.flat and blend.width != 1), f"{name}: expected one target")
 
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 
-from bigkernel.arrays import ColumnLike, RowsLike
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import NamedSteps, Regressor, set_parameters, shown, training_values
-from bigkernel.estimators.blended import is_semi_supervised, part_of, require_part
+from bigkernel.estimators.base import NamedSteps, Regressor, set_parameters, training_values
+from bigkernel.estimators.blended import as_targets, is_semi_supervised, member_of, require_member
 from bigkernel.estimators.evaluation import FitReport
-from bigkernel.estimators.fit_state import BlendFit, Fitted
-from bigkernel.events.job import job
-from bigkernel.statistics.blend import Blend, Everywhere, Part
-from bigkernel.statistics.moments import Targets
+from bigkernel.estimators.fit_state import BlendFit, Fitted, Training
+from bigkernel.statistics.blend import Blend, Everywhere, Member
 
 
 class ResidualRegressor(NamedSteps, Regressor):
@@ -54,7 +51,7 @@ class ResidualRegressor(NamedSteps, Regressor):
     True
     """
 
-    stages_ = Fitted[tuple[Part, ...]]("blend.parts")
+    stages_ = Fitted[tuple[Member, ...]]("blend.members")
     _keeps_sums = False
     _steps_name: ClassVar[str] = "estimators"
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {"estimators": [list, tuple], "verbose": ["verbose"]}
@@ -76,38 +73,20 @@ class ResidualRegressor(NamedSteps, Regressor):
         except ValueError as error:
             raise ConfigError(f"estimators: {error}") from error
         for name, stage in self.estimators:
-            require_part(stage, f"estimators: {name}", classifies=False)
+            require_member(stage, f"estimators: {name}", classifies=False)
 
-    def fit(
-        self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None, *, sample_domain: ColumnLike = None
-    ) -> Self:
-        """Fit the stages to rows X (n, d) and y (n,) or (n, c); y None for a corpus or Rows with their own.
-
-        Raises
-        ------
-        ConfigError
-            There is no stage, or one without a name, or two with the same, or one that is none of bigkernel.
-        DataError
-            Rows or targets are not finite numbers, or there is no y.
-        """
-        self.check_parameters()
-        data = self._read_fit(X, y, sample_domain, sample_weight)
-        rows, targets = data.rows, data.targets
-        assert isinstance(targets, Targets)
-        y = rows.column("y")
+    def _fit_members(self, data: Training) -> BlendFit:
+        rows, targets, y = data.rows, as_targets(data), data.rows.column("y")
         assert y is not None
         residual = np.where(targets.labelled(y, 0).reshape(-1, *[1] * (y.ndim - 1)), y, np.nan).astype(np.float64)
-        parts: list[Part] = []
-        with job(f"{type(self).__name__}.fit"), shown(self.verbose):
-            for _, stage in self.estimators:
-                if parts:
-                    last = Blend(Everywhere(rows.shape[1], 1), (parts[-1],), targets.width)
-                    residual -= training_values(rows, last.sliced()).reshape(residual.shape)
-                left = replace(as_rows(rows, residual), classes=())
-                parts.append(part_of(clone(stage).fit(left), len(rows)))
-        blend = Blend(Everywhere(rows.shape[1], len(parts)), tuple(parts), targets.width)
-        self._fitted = BlendFit(data.inputs, blend)  # type: ignore[assignment]
-        return self
+        members: list[Member] = []
+        for _, stage in self.estimators:
+            if members:
+                last = Blend(Everywhere(rows.shape[1], 1), (members[-1],))
+                residual -= training_values(rows, last.sliced()).reshape(residual.shape)
+            left = replace(as_rows(rows, residual), classes=())
+            members.append(member_of(clone(stage).fit(left), len(rows)))
+        return BlendFit(data.inputs, Blend(Everywhere(rows.shape[1], len(members)), tuple(members)))
 
     def fit_report(self) -> FitReport:
         """Describe the fit as plain data: landmarks, penalties and error estimates of the stages."""
@@ -115,10 +94,10 @@ class ResidualRegressor(NamedSteps, Regressor):
         stages = [
             {
                 "stage": name,
-                "landmarks": part.predictor.n_landmarks,
-                "alpha": part.alpha,
-                "error": part.prediction_error,
+                "landmarks": member.predictor.n_landmarks,
+                "alpha": member.alpha,
+                "prediction_error": member.prediction_error,
             }
-            for name, part in zip(names, self.stages_, strict=True)
+            for name, member in zip(names, self.stages_, strict=True)
         ]
         return FitReport(estimator=type(self).__name__, stages=stages)

@@ -48,7 +48,7 @@ from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.chunk import Chunk
 
-FLAT = 0.75  # of the equivocation, above which labels hold less than a quarter of the information on the class
+FLAT = 0.75  # of the conditional entropy, above which labels hold less than a quarter of the information on the class
 SLACK = 0.02  # by which it may rise above its minimum without being a collapse
 TRIAL_ROUNDS = 3  # before labels may count as flat
 CONGRUENT = 0.4  # least congruence of class means without a warning, read off generated domains
@@ -145,9 +145,9 @@ class SelfTraining(Generic[A]):
     method: AdaptingMethod[A]
     solved: Solved[ReducedSides, A]  # the latest solution
     count: int
-    # `entropy`, `equivocation` and `changed` of each (see `JDA`)
+    # `entropy`, `conditional_entropy` and `changed` of each (see `JDA`)
     rounds: list[dict[str, float]] = field(default_factory=list)
-    fault: str = ""  # why they ended early, with the round of least equivocation kept
+    fault: str = ""  # why they ended early, with the round of least conditional entropy kept
 
     def __post_init__(self) -> None:
         self.ended = not self.count
@@ -180,9 +180,11 @@ class SelfTraining(Generic[A]):
             whitened = labels.reduce(reduced.whitening)
             labels = replace(labels, congruence=congruence(reduced.aligned, whitened, reduced.preimage))
         self._before = self._decision
-        self.rounds.append({"entropy": labels.entropy, "equivocation": labels.equivocation, "changed": labels.changed})
-        if labels.equivocation <= self._least:
-            self._least, self._best = labels.equivocation, self.solved.problem.pseudo_labels
+        self.rounds.append(
+            {"entropy": labels.entropy, "conditional_entropy": labels.conditional_entropy, "changed": labels.changed}
+        )
+        if labels.conditional_entropy <= self._least:
+            self._least, self._best = labels.conditional_entropy, self.solved.problem.pseudo_labels
         last = number == self.count or unchanged
         self.fault = self._collapse(labels, number, last=last) if self.method.guarded else ""
         self.ended = last or bool(self.fault)
@@ -205,17 +207,17 @@ class SelfTraining(Generic[A]):
 
     def _collapse(self, labels: PseudoLabels, number: int, *, last: bool) -> str:
         """Return the warning of a collapse, or ""."""
-        equivocation, least, name = labels.equivocation, self._least, self.method.name
-        if equivocation > FLAT and (last or number >= TRIAL_ROUNDS):
+        entropy, least, name = labels.conditional_entropy, self._least, self.method.name
+        if entropy > FLAT and (last or number >= TRIAL_ROUNDS):
             share = labels.counts.max() / max(labels.counts.sum(), 1e-300)
             return (
-                f"{name}: the pseudo-labels collapsed after {number} rounds (conditional entropy {equivocation:.2f}, "
+                f"{name}: the pseudo-labels collapsed after {number} rounds (conditional entropy {entropy:.2f}, "
                 f"expected at most {FLAT}; the largest class has {100 * share:.0f} % of the target): keeping the "
                 "round of least entropy; use a larger sharpness, or a source closer to the target"
             )
-        if equivocation > least + SLACK:
+        if entropy > least + SLACK:
             return (
-                f"{name}: the conditional entropy of the pseudo-labels rises from {least:.2f} to {equivocation:.2f} in "
+                f"{name}: the conditional entropy of the pseudo-labels rises from {least:.2f} to {entropy:.2f} in "
                 f"round {number}: keeping the round of least entropy; use a larger sharpness or fewer rounds"
             )
         return ""
@@ -226,7 +228,7 @@ def self_train(
 ) -> MomentFit:
     """Return the fit after at most `n_rounds` rounds from a first solution.
 
-    There are fewer if no label changes; if labels collapse, the round of least equivocation is kept.
+    There are fewer if no label changes; if labels collapse, the round of least conditional entropy is kept.
     """
     if method.n_rounds:  # the error of the last solution is estimated
         solved.diagnostics.errors = None

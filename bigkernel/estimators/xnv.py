@@ -222,6 +222,7 @@ class XNV(Regressor, LandmarkEstimator):
     True
     """
 
+    n_views = 2
     _semi_supervised = True
     _parameter_constraints: ClassVar[dict[str, list[object]]] = _CONSTRAINTS
 
@@ -263,6 +264,7 @@ class XNVClassifier(Classifier, LandmarkEstimator):
     calibration_scale_, calibration_offset_ : as in `KernelRidgeClassifier`
     """
 
+    n_views = 2
     _semi_supervised = True
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {**_CONSTRAINTS, **CLASS_WEIGHT, **PROBABILITY}
 

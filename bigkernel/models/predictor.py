@@ -22,7 +22,7 @@ from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, WithoutCach
 from bigkernel.kernels.functions import KERNELS
 from bigkernel.kernels.given import Pairwise
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, stored_fields, unpack
-from bigkernel.statistics.blend import Blend, Everywhere, Part, Tree
+from bigkernel.statistics.blend import Blend, Everywhere, Member, Tree
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.statistics.predictor import Projection, log_softmax, softmax
 from bigkernel.streaming.chunk import Chunk, RowMap, is_plain, mapped_width
@@ -35,7 +35,7 @@ _MAPS = (Scale, UnitNorm, Standardize, LinearMap, SideBySide, Projection)
 _KERNEL_NEEDS_MORE = "predictor: the {} kernel needs more than NumPy; use load_model instead"
 _IMAGE_MAPS = ("MomentNormalise", "Orientations")
 _CLASSES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Expansion, Tree, Everywhere, Part, Blend, *_FEATURES, *_MAPS)
+    kind.__name__: kind for kind in (Expansion, Tree, Everywhere, Member, Blend, *_FEATURES, *_MAPS)
 }
 _CLASSES["Expansion"] = Expansion  # as annotated here
 
@@ -49,7 +49,7 @@ class Predictor(WithoutCaches):
     Attributes
     ----------
     n_features : d of the input rows
-    expansion : f of the mapped rows: features, coefficients, intercept, and labels of classes; or parts with such
+    expansion : f of the mapped rows: features, coefficients, intercept, and labels of classes; or members with such
     row_maps : applied to the rows in order
     flat : whether predicted numbers are one column, (n,)
     feature_names : (d,) names of the features of the fit, or None
@@ -112,7 +112,7 @@ class Predictor(WithoutCaches):
     def __repr__(self) -> str:
         whole, c = self.expansion, self.expansion.width
         by = f"{whole.n_landmarks:,} landmarks" if self._has_landmarks else "a linear model"
-        by += f" in {len(whole.parts):,} parts" if isinstance(whole, Blend) else ""
+        by += f" in {len(whole.members):,} members" if isinstance(whole, Blend) else ""
         return f"Predictor({self.n_features:,} features, {by}, {c} {'targets' if self.classes is None else 'classes'})"
 
     @property
@@ -243,26 +243,26 @@ def _each(row_maps: tuple[RowMap, ...]) -> Iterator[RowMap]:
                 yield from _each(chain)
 
 
-def _row_maps(model: Predictor | Part) -> Iterator[RowMap]:
-    """Yield the row maps of a model, and those of its parts."""
+def _row_maps(model: Predictor | Member) -> Iterator[RowMap]:
+    """Yield the row maps of a model, and those of its members."""
     yield from _each(model.row_maps)
-    for part in _parts(model):
-        yield from _row_maps(part)
+    for member in _members(model):
+        yield from _row_maps(member)
 
 
-def _expansions(model: Predictor | Part) -> Iterator[Expansion]:
-    """Yield the expansions of a model and its parts, and those of its projections."""
+def _expansions(model: Predictor | Member) -> Iterator[Expansion]:
+    """Yield the expansions of a model and its members, and those of its projections."""
     yield from (row_map.predictor for row_map in _each(model.row_maps) if isinstance(row_map, Projection))
-    whole = model.predictor if isinstance(model, Part) else model.expansion
+    whole = model.predictor if isinstance(model, Member) else model.expansion
     if isinstance(whole, Expansion):
         yield whole
-    for part in _parts(model):
-        yield from _expansions(part)
+    for member in _members(model):
+        yield from _expansions(member)
 
 
-def _parts(model: Predictor | Part) -> tuple[Part, ...]:
-    whole = model.predictor if isinstance(model, Part) else model.expansion
-    return whole.parts if isinstance(whole, Blend) else ()
+def _members(model: Predictor | Member) -> tuple[Member, ...]:
+    whole = model.predictor if isinstance(model, Member) else model.expansion
+    return whole.members if isinstance(whole, Blend) else ()
 
 
 def _needs_more(what: str) -> ConfigError:
@@ -324,21 +324,21 @@ def require_fitting(expansion: Expansion) -> None:
 
 
 def require_blend(whole: Blend, d: int) -> None:
-    """Raise unless the parts belong together, and to rows of d features."""
-    shares, count, classes = whole.shares, len(whole.parts), whole.classes
+    """Raise unless the members belong together, and to rows of d features."""
+    shares, count, classes = whole.shares, len(whole.members), whole.classes
     if isinstance(shares, Tree):
         shapes = shares.directions.shape, shares.lower.shape, shares.upper.shape
         fits = shapes == ((count - 1, d), (count - 1,), (count - 1,))
         require(fits, f"expected {count - 1} splits of {d} features, found {shapes}")
-    require(shares.n_features == d and shares.n_leaves == count > 0, f"expected {count} parts of {d} features")
+    require(shares.n_features == d and shares.n_leaves == count > 0, f"expected {count} members of {d} features")
     ordered = classes is None or (classes.ndim == 1 and np.array_equal(np.unique(classes), classes))
     require(ordered and (classes is None or len(classes) == whole.width), f"expected {whole.width} sorted classes")
-    for part in whole.parts:
-        require(isinstance(part, Part), f"expected a part, found {part!r:.60}")
-        inner = mapped_width(part.row_maps, d)
-        fits = part.predictor.n_features == inner and part.predictor.width == whole.width
-        require(fits, f"expected parts of {d} features and {whole.width} targets")
-        if isinstance(part.predictor, Blend):
-            require_blend(part.predictor, inner)
+    for member in whole.members:
+        require(isinstance(member, Member), f"expected a member, found {member!r:.60}")
+        inner = mapped_width(member.row_maps, d)
+        fits = member.predictor.n_features == inner and member.predictor.width == whole.width
+        require(fits, f"expected members of {d} features and {whole.width} targets")
+        if isinstance(member.predictor, Blend):
+            require_blend(member.predictor, inner)
         else:
-            require_fitting(part.predictor)
+            require_fitting(member.predictor)

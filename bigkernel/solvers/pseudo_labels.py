@@ -259,7 +259,7 @@ class PseudoLabels:
         return replace(self, sums=whitening.reduce(self.sums))
 
     @property
-    def equivocation(self) -> float:
+    def conditional_entropy(self) -> float:
         """Normalized conditional entropy H(class | row)/H(class) of labels, from 0 (certain) to 1 (Shannon 1948).
 
         It is 1 if labels are uniform and also if all rows are in one class, the two ways in which labels collapse.

@@ -1,7 +1,7 @@
-"""Predictors that are made of parts: the leaves of a tree, blended at their borders, or stages, which are summed.
+"""Predictors that are made of members: the leaves of a tree, blended at their borders, or stages, which are summed.
 
 It imports NumPy alone, as `predictor` does, and predicts in its place.
-Shapes: n rows, b of a block, d features, c targets or classes, L parts.
+Shapes: n rows, b of a block, d features, c targets or classes, L members.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bigkernel.arrays import Array, Index
-from bigkernel.kernels.feature_maps import WithoutCaches
-from bigkernel.statistics.predictor import Predictor, softmax
+from bigkernel.statistics.predictor import BlockPredictor, Predictor, softmax
 from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, map_costs
 from bigkernel.streaming.row_maps import map_rows
 
@@ -43,7 +42,7 @@ class Tree:
         return len(self.lower) + 1
 
     @property
-    def parts_per_row(self) -> float:
+    def members_per_row(self) -> float:
         """Number of leaves to which a row goes: 1.3 is usual where a tenth of the rows of a split go to both sides."""
         return 1.3
 
@@ -76,24 +75,24 @@ def project(x: Array, direction: Array) -> Array:
 
 @dataclass(frozen=True)
 class Everywhere:
-    """Every part takes every row, with weight 1."""
+    """Every member takes every row, with weight 1."""
 
     n_features: int
     n_leaves: int
 
     @property
-    def parts_per_row(self) -> float:
-        """Number of parts to which a row goes."""
+    def members_per_row(self) -> float:
+        """Number of members to which a row goes."""
         return float(self.n_leaves)
 
     def leaves(self, x: Array) -> Iterator[tuple[Array, Array]]:
-        """Yield the positions of all rows x (n, d) and weights of 1 for each part."""
+        """Yield the positions of all rows x (n, d) and weights of 1 for each member."""
         for _ in range(self.n_leaves):
             yield np.arange(len(x)), np.ones(len(x))
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Member:
     """The model of a leaf or a stage: row maps, then a predictor of all targets or classes."""
 
     row_maps: tuple[RowMap, ...]
@@ -111,16 +110,20 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Blend(WithoutCaches):
-    """f(x) = Σ w_ℓ(x) f_ℓ(x) over parts ℓ; of probabilities log Σ w_ℓ(x) p_ℓ(x).
+class Blend(BlockPredictor):
+    """f(x) = Σ w_ℓ(x) f_ℓ(x) over members ℓ; of probabilities log Σ w_ℓ(x) p_ℓ(x).
 
     It has the members of a `Predictor` that predictions and scores use.
     """
 
     shares: Tree | Everywhere
-    parts: tuple[Part, ...]
-    width: int  # c
+    members: tuple[Member, ...]
     classes: Array | None = None  # (c,) sorted labels, or None for numbers
+
+    @property
+    def width(self) -> int:
+        """c, the number of columns of the values."""
+        return self.members[0].predictor.width
 
     @property
     def n_features(self) -> int:
@@ -129,22 +132,22 @@ class Blend(WithoutCaches):
 
     @property
     def n_landmarks(self) -> int:
-        """Number of columns of the features of all parts."""
-        return sum(part.predictor.n_landmarks for part in self.parts)
+        """Number of columns of the features of all members."""
+        return sum(member.predictor.n_landmarks for member in self.members)
 
     @property
     def logits(self) -> bool:
         """Whether softmax of the values gives class probabilities."""
-        return any(part.predictor.logits for part in self.parts)
+        return any(member.predictor.logits for member in self.members)
 
     @property
     def log_weights(self) -> None:
-        """None: class weights are those of the fits of the parts."""
+        """None: class weights are those of the fits of the members."""
         return None
 
     def sliced(self) -> Blend:
-        """Return a blend whose parts read many landmarks in slices."""
-        return replace(self, parts=tuple(replace(one, predictor=one.predictor.sliced()) for one in self.parts))
+        """Return a blend whose members read many landmarks in slices."""
+        return replace(self, members=tuple(replace(one, predictor=one.predictor.sliced()) for one in self.members))
 
     def logits_of(self, values: Array) -> Array:
         """Return the logits of the class probabilities, from values (n, c)."""
@@ -154,19 +157,21 @@ class Blend(WithoutCaches):
     def flops_per_row(self) -> float:
         """Floating-point operations per row, about."""
         each = [
-            part.predictor.flops_per_row + map_costs(part.row_maps, self.n_features, 8).flops_per_row
-            for part in self.parts
+            member.predictor.flops_per_row + map_costs(member.row_maps, self.n_features, 8).flops_per_row
+            for member in self.members
         ]
-        return self.shares.parts_per_row * float(np.mean(each)) + 2.0 * self.n_features * len(self.parts).bit_length()
+        return (
+            self.shares.members_per_row * float(np.mean(each)) + 2.0 * self.n_features * len(self.members).bit_length()
+        )
 
     @property
     def fixed_bytes(self) -> int:
         """Upper bound on the bytes of the model in a process."""
-        return sum(part.predictor.fixed_bytes for part in self.parts)
+        return sum(member.predictor.fixed_bytes for member in self.members)
 
     def work_bytes(self, block_rows: int) -> int:
         """Return the bytes that a task needs to predict, without its chunk."""
-        most = max(part.predictor.work_bytes(block_rows) - part.predictor.fixed_bytes for part in self.parts)
+        most = max(member.predictor.work_bytes(block_rows) - member.predictor.fixed_bytes for member in self.members)
         return self.fixed_bytes + most + 8 * self._block_rows(block_rows) * self._row_values
 
     def _block_rows(self, least: int) -> int:
@@ -175,33 +180,28 @@ class Blend(WithoutCaches):
     @property
     def _row_values(self) -> int:
         """Numbers of a row at once: of its features, before and after the row maps, and of its values."""
-        widest = max(part.predictor.n_features for part in self.parts)
+        widest = max(member.predictor.n_features for member in self.members)
         return 2 * self.n_features + 2 * widest + 3 * self.width + 4
 
     def prepare(self) -> None:
         """Prepare landmarks and coefficients once, also if several threads call this at the same time."""
-        for part in self.parts:
-            part.predictor.prepare()
+        for member in self.members:
+            member.predictor.prepare()
 
     def fill(self, chunk: Chunk, block: Index, out: Array) -> None:
         """Write f of rows of the chunk into out (b, c) float64."""
         x = chunk.load(block, self.n_features, np.float64)
         inner = Workspace(seconds=chunk.work.seconds)
         out[...] = 0
-        for part, (rows, weight) in zip(self.parts, self.shares.leaves(x), strict=True):
+        for member, (rows, weight) in zip(self.members, self.shares.leaves(x), strict=True):
             if len(rows):
-                out[rows] += weight[:, None] * part.values(x[rows], inner)
+                out[rows] += weight[:, None] * member.values(x[rows], inner)
         if self.logits:
             np.log(np.maximum(out, np.finfo(np.float64).tiny, out=out), out=out)
-
-    def values(self, chunk: Chunk) -> Array:
-        """Compute f of every row of the chunk, (n, c) float64."""
-        self.prepare()
-        out = np.empty((len(chunk), self.width))
-        for block in self.blocks_of(chunk):
-            self.fill(chunk, block, out[block])
-        return out
 
     def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:
         """Return rows of the chunk in blocks of which every leaf has some rows."""
         return replace(chunk, block_rows=self._block_rows(chunk.block_rows)).blocks(index)
+
+
+AnyPredictor = Predictor | Blend

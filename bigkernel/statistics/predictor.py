@@ -9,6 +9,7 @@ w_k p_k(x), w the class weights. Shapes: n rows, d features, p columns of φ, c 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,8 +29,37 @@ if TYPE_CHECKING:
 _PREPARING = Lock()
 
 
+class BlockPredictor(WithoutCaches, ABC):
+    """Base of what predicts f of chunks, block by block."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """c, the number of columns of the values."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Prepare landmarks and coefficients once, also if several threads call this at the same time."""
+
+    @abstractmethod
+    def fill(self, chunk: Chunk, block: Index, out: Array) -> None:
+        """Write f of rows of the chunk into out (b, c) float64."""
+
+    def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:
+        """Return rows of the chunk, all or those of `index`, in the blocks that `fill` takes."""
+        return chunk.blocks(index)
+
+    def values(self, chunk: Chunk) -> Array:
+        """Compute f of every row of the chunk, (n, c) float64."""
+        self.prepare()
+        out = np.empty((len(chunk), self.width))
+        for block in self.blocks_of(chunk):
+            self.fill(chunk, block, out[block])
+        return out
+
+
 @dataclass(frozen=True, eq=False)
-class Predictor(WithoutCaches):
+class Predictor(BlockPredictor):
     """f(x) = φ(x)ᵀW + b."""
 
     features: IdentityMap | LandmarkMap | LandmarkSlices | FourierMap  # a single map of width p
@@ -105,18 +135,6 @@ class Predictor(WithoutCaches):
         for columns, phi in self.features.slices(chunk, block):
             with chunk.work.stage("predict"):
                 out += phi @ self.weights[columns]
-
-    def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:
-        """Return rows of the chunk, all or those of `index`, in the blocks that `fill` takes."""
-        return chunk.blocks(index)
-
-    def values(self, chunk: Chunk) -> Array:
-        """Compute f of every row of the chunk, (n, c) float64."""
-        self.prepare()
-        out = np.empty((len(chunk), self.width))
-        for block in self.blocks_of(chunk):
-            self.fill(chunk, block, out[block])
-        return out
 
 
 @dataclass(frozen=True, eq=False)

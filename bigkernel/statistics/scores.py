@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bigkernel.arrays import Array
+from bigkernel.statistics.blend import AnyPredictor
 from bigkernel.statistics.moments import Sums, Targets, add, weights_of
-from bigkernel.statistics.predictor import Predictor, log_softmax
+from bigkernel.statistics.predictor import log_softmax
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
 
@@ -40,7 +41,7 @@ class ScoreStatistic(Sums):
     `row`, and `truth` and `guess` (k,), target and f, of the first target.
     """
 
-    predictor: Predictor
+    predictor: AnyPredictor
     targets: Targets
     shift: Array | float = 0.0
     keep: int = 0  # k

@@ -113,7 +113,7 @@ def test_collapsing_labels_warn_and_the_round_of_least_entropy_is_kept():
     with pytest.warns(CollapsedLabelsWarning, match="after 3 rounds .* use a larger sharpness"):
         model = ARTLClassifier(**{**GIVEN, "sharpness": 0.3}).fit(X, Y)
     assert len(model.rounds_) == 3
-    entropies = [entry["equivocation"] for entry in model.rounds_]
+    entropies = [entry["conditional_entropy"] for entry in model.rounds_]
     kept = int(np.argmin(entropies))
     expected = oracle(np.ones(len(X)), sharpness=0.3, rounds=kept)[0]
     assert_allclose(model.decision_function(X), expected, atol=1e-8)
@@ -124,7 +124,7 @@ def test_pseudo_labels_of_one_class_warn():
     far[N_S:] = MIDDLES[0] + 0.01 * rng.normal(size=(N_T, D))
     with pytest.warns(CollapsedLabelsWarning):
         model = ARTLClassifier(**{**GIVEN, "mmd": 0.0, "sharpness": 0.01}).fit(far, Y)
-    assert model.rounds_[-1]["equivocation"] > 0.75
+    assert model.rounds_[-1]["conditional_entropy"] > 0.75
 
 
 def test_rounds_stop_when_the_entropy_rises():
@@ -208,7 +208,7 @@ def test_adaptation_improves_accuracy_from_mnist_to_usps(digits):
     adapted, alone = (100 * np.mean(m.predict(target) == truth) for m in (model, plain))
     assert adapted > 78
     assert adapted > alone + 15
-    entropies = [entry["equivocation"] for entry in model.rounds_]
+    entropies = [entry["conditional_entropy"] for entry in model.rounds_]
     assert entropies[-1] < entropies[0] / 2
 
 

@@ -138,8 +138,8 @@ def test_an_infinite_slope_takes_the_first_of_equals_and_a_slope_of_zero_all():
         ([9.0, 1.0], -(0.9 * np.log(0.9) + 0.1 * np.log(0.1)) / 2, 0.5),
     ],
 )
-def test_equivocation_is_1_for_either_collapse(counts, entropy, expected):
-    assert_allclose(PseudoLabels(np.zeros((1, 2)), np.array(counts), entropy).equivocation, expected, rtol=1e-12)
+def test_conditional_entropy_is_1_for_either_collapse(counts, entropy, expected):
+    assert_allclose(PseudoLabels(np.zeros((1, 2)), np.array(counts), entropy).conditional_entropy, expected, rtol=1e-12)
 
 
 def test_an_unknown_domain_is_named():
