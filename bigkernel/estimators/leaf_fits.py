@@ -1,8 +1,6 @@
-"""The two sweeps of a partitioned fit: rows are written leaf by leaf, then every leaf is fitted to its own.
+"""The sweep that fits leaves: every segment is a leaf, whose task fits a model to its rows and writes what predicts.
 
-Both publish files in one directory, each complete or not at all: of the rows of a chunk, ordered by leaf, and of the
-model of a leaf. Rows in memory are not written again, only their numbers.
-Shapes: n rows, d features, L leaves.
+The file of a leaf appears complete or not at all. Shapes: n rows, d features, L leaves.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Context
@@ -24,8 +21,8 @@ from sklearn.base import BaseEstimator, clone
 
 from bigkernel.arrays import Array, DType
 from bigkernel.config import Settings, given_settings
-from bigkernel.data.atomic_write import replacing
 from bigkernel.data.fingerprint import fingerprint
+from bigkernel.engine.leaf_rows import COLUMNS, LeafRows
 from bigkernel.engine.rows import NumpySource, Rows, Source, SparseSource
 from bigkernel.engine.sweep import Execution, execution
 from bigkernel.errors import ConfigError, DataError
@@ -34,7 +31,7 @@ from bigkernel.estimators.blended import Parameter, member_of
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.models.file import LIMIT_BYTES, Packing, opened, unpack, write_file
 from bigkernel.models.predictor import kind_of
-from bigkernel.statistics.blend import Member, Tree
+from bigkernel.statistics.blend import Member
 from bigkernel.statistics.moments import Targets, add
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.streaming.chunk import Chunk
@@ -42,103 +39,6 @@ from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
 _FEW_ROWS = 100  # with which a fit of a leaf may fail
 _NEVER = -1e4  # a logit whose probability is 0
-_COLUMNS = ("y", "weight", "domain")  # that fits of leaves use
-
-
-@dataclass(frozen=True, eq=False)
-class LeafRows:
-    """A statistic that writes the rows of every chunk, ordered by leaf; accumulates the number of `rows` (L,)."""
-
-    prepares: ClassVar[bool] = True  # it takes little time, beside the sweep that follows
-    tree: Tree
-    path: str = field(metadata=NOT_COMPARED)
-    starts: tuple[int, ...]  # first row of every chunk
-    dtype: DType  # of a row as written, with the fields x, y, …, or of its number
-    skips: bool  # bad rows have weight 0, and are left out
-
-    @classmethod
-    def of(cls, tree: Tree, path: Path, rows: Rows, bounds: tuple[int, ...]) -> LeafRows:
-        """Return the statistic for rows between bounds."""
-        written: dict[str, Source] = {"x": rows.x} | {key: rows.columns[key] for key in _COLUMNS if key in rows.columns}
-        fields = [(name, source.dtype, source.shape[1:]) for name, source in written.items()]
-        dtype: DType = np.dtype(np.int64) if rows.in_memory else np.dtype(fields)
-        return cls(tree, str(path), bounds[:-1], dtype, rows.bad_rows == "skip")
-
-    def zero(self) -> Accumulator:
-        return {"rows": np.zeros(self.tree.n_leaves)}
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        return add(a, b)
-
-    def footprint(self, block_rows: int) -> Footprint:
-        d, most = self.tree.directions.shape[1], int(np.diff(self.starts).max(initial=block_rows))
-        return Footprint(2.0 * d * self.tree.n_leaves.bit_length(), 8, most * (16 * d + 4 * self.dtype.itemsize + 64))
-
-    def update(self, total: Accumulator, chunk: Chunk) -> None:
-        x = chunk.load(slice(None), self.tree.directions.shape[1], np.float64)
-        members = [places for places, _ in self.tree.leaves(x)]
-        if self.skips and chunk.weight is not None:
-            members = [places[chunk.weight[places] > 0] for places in members]
-        counts = np.array([len(places) for places in members])
-        order = np.concatenate(members)
-        if self.dtype.names is None:
-            written: Array = order + chunk.start
-        else:
-            written = np.empty(len(order), self.dtype)
-            for name in self.dtype.names:
-                written[name] = getattr(chunk, name)[order]
-        with chunk.work.stage("write"):
-            self._write(chunk.start, counts, written)
-        total["rows"] += counts
-
-    def _write(self, start: int, counts: Array, rows: Array) -> None:
-        if not Path(self.path).is_dir():
-            raise DataError(
-                f"{self.path}: not found on a worker; fit inside executing(run=…), with a directory that all machines "
-                "share"
-            )
-        ends = np.cumsum(counts)
-        sums = [
-            zlib.crc32(rows[end - count : end].view(np.uint8).data) for count, end in zip(counts, ends, strict=True)
-        ]
-        with replacing(self._file(start)) as scratch, open(scratch, "wb") as file:
-            file.write(np.array([ends, sums], np.int64).data)
-            file.write(rows.data)
-
-    def _file(self, start: int) -> Path:
-        return Path(self.path) / f"{start}.rows"
-
-    def is_complete(self) -> bool:
-        """Return whether the file of every chunk is there, with as many bytes as it says."""
-        for start in self.starts:
-            try:
-                ends, _ = self._places(start)
-                size = self._file(start).stat().st_size
-            except (OSError, DataError):
-                return False
-            if size != 16 * self.tree.n_leaves + int(ends[-1]) * self.dtype.itemsize:
-                return False
-        return True
-
-    def _places(self, start: int) -> Array:
-        """Return where the rows of each leaf end in the file of a chunk, and their CRC-32, (2, L)."""
-        places = np.fromfile(self._file(start), np.int64, 2 * self.tree.n_leaves)
-        if len(places) != 2 * self.tree.n_leaves:
-            raise DataError(f"{self._file(start)}: expected the rows of {self.tree.n_leaves} leaves, found fewer bytes")
-        return places.reshape(2, -1)
-
-    def rows_of(self, leaf: int) -> Array:
-        """Read the rows of a leaf in their order, (r,) of `dtype`."""
-        pieces = [np.empty(0, self.dtype)]
-        for start in self.starts:
-            ends, sums = self._places(start)
-            first, end = int(ends[leaf - 1]) if leaf else 0, int(ends[leaf])
-            at = 16 * self.tree.n_leaves + first * self.dtype.itemsize
-            piece = np.fromfile(self._file(start), self.dtype, end - first, offset=at)
-            if zlib.crc32(piece.view(np.uint8).data) != sums[leaf]:
-                raise DataError(f"{self._file(start)}: the rows of leaf {leaf + 1} were changed; start a new run")
-            pieces.append(piece)
-        return np.concatenate(pieces)
 
 
 class AllRows:
@@ -148,7 +48,7 @@ class AllRows:
     """
 
     def __init__(self, rows: Rows, targets: Targets) -> None:
-        columns = {name: source for name, source in rows.columns.items() if name in _COLUMNS}
+        columns = {name: source for name, source in rows.columns.items() if name in COLUMNS}
         classes = () if targets.classes is None else tuple(range(targets.width))
         self.rows, self.targets = replace(rows, columns=columns, ids={}, feature_names=(), classes=classes), targets
         if not rows.in_memory:
@@ -224,6 +124,7 @@ class LeafFits:
     parameters: dict[str, Parameter]  # of all of them
     config: Settings = field(metadata=NOT_COMPARED)
     fit_bytes: int  # most bytes of the rows, the sums and the solve of a leaf
+    module_bytes: int  # of modules that workers load for the first leaf
     fit_flops: float  # of a leaf, on average
 
     def zero(self) -> Accumulator:
@@ -233,11 +134,12 @@ class LeafFits:
         return add(a, b)
 
     def footprint(self, block_rows: int) -> Footprint:
-        return Footprint(self.fit_flops, 8, self.fit_bytes)
+        shared = self.module_bytes
+        return Footprint(self.fit_flops, 8, self.fit_bytes + shared, shared_bytes=shared)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         for leaf in range(chunk.start, chunk.start + len(chunk)):
-            with chunk.work.stage("read rows of leaves"):
+            with chunk.work.stage("read"):
                 rows = self.rows.select(self.source.rows_of(leaf))
             with chunk.work.stage("fit leaves"), _WARNINGS.recording() as caught:
                 # the sweeps inside are no steps of this job

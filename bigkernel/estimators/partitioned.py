@@ -1,7 +1,7 @@
 """Models of regions of the space: rows are split into leaves, each with a model of its own, blended at the borders.
 
 The sums of L leaves that each have n/L rows and m landmarks cost as much as those of one model of m, beside L solves,
-and they hold L·m landmarks. `statistics.blend` predicts; `leaf_fits` has the two sweeps of a fit.
+and they hold L·m landmarks. `engine.leaf_rows` writes rows by leaf, `leaf_fits` fits them, `statistics.blend` predicts.
 Shapes: n rows, d features, c targets or classes, L leaves.
 """
 
@@ -19,6 +19,7 @@ from typing import ClassVar
 
 import dask
 import numpy as np
+from distributed import Client
 from scipy import linalg
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.ensemble._base import _set_random_states
@@ -30,6 +31,7 @@ from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
 from bigkernel.data.atomic_write import remove_at_once, require_free, writing
 from bigkernel.engine.context import forget
+from bigkernel.engine.leaf_rows import LeafRows
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor, execution, plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, RankDeficiencyWarning
@@ -38,7 +40,7 @@ from bigkernel.estimators.blended import Parameter, as_targets, is_semi_supervis
 from bigkernel.estimators.evaluation import FitReport
 from bigkernel.estimators.fit_state import BlendFit, Fitted, Training
 from bigkernel.estimators.inputs import class_factors
-from bigkernel.estimators.leaf_fits import AllRows, LeafFits, LeafNumbers, LeafRows
+from bigkernel.estimators.leaf_fits import AllRows, LeafFits, LeafNumbers
 from bigkernel.estimators.learned_metric import LearnedMetric
 from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
 from bigkernel.kernels.functions import Gaussian
@@ -48,6 +50,7 @@ from bigkernel.streaming.plan import Plan
 
 _MOST_LANDMARKS, _FEWEST_LEARNED = 1000, 100  # landmarks and rows of a leaf whose estimator is not given
 _SAMPLE_BYTES = 2**27  # most bytes of the rows on which the tree is grown
+_MODULE_BYTES = 2**27  # of scikit-learn and what it imports, in a worker
 _OTHER_BYTES = 2**26  # of a fit: modules that it imports, small arrays
 _MATRICES = 13  # m×m matrices of float64 in the fit of a leaf, at most: those of a QR factorisation
 
@@ -190,6 +193,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
             parameters={**parameters, "random_state": Parameter(tuple(seeds))},
             config=config,
             fit_bytes=_OTHER_BYTES + 2 * most * row_bytes + sample + block_bytes,
+            module_bytes=_MODULE_BYTES if isinstance(choose_executor(rows), Client) else 0,
             fit_flops=float(np.mean(counts * (2.0 * widest + m) * m + 10.0 * m**3)),
         )
 
