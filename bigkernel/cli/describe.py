@@ -100,7 +100,8 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
         before = [step for step in before if step[0] != "metric"]
         leaf = Pipeline([*inner, ("model", estimator)]) if inner else estimator
         kind = (estimators.PartitionedRegressor, estimators.PartitionedClassifier)[is_classifier(estimator)]
-        estimator = kind(leaf, leaves, random_state=options["seed"])
+        kept = {"posterior": True} if options["posterior"] and not is_classifier(estimator) else {}
+        estimator = kind(leaf, leaves, random_state=options["seed"], **kept)
     return Pipeline([*before, ("model", estimator)]) if before else estimator
 
 

@@ -49,8 +49,7 @@ _REST = together(
     click.option(
         "--solver",
         type=click.Choice(["auto", "direct", "cg"]),
-        help="krr: from one sweep (direct), or by conjugate gradients, for 10,000 landmarks and more (cg).  [default: "
-        "auto]",
+        help="krr: from one sweep, or by conjugate gradients beyond 10,000 landmarks.  [default: auto]",
     ),
     click.option("--intercept/--no-intercept", default=None, help="Fit an intercept.  [default: for numbers, xnv]"),
     click.option("--class-weight", type=click.Choice(["balanced"]), help="balanced: equal total weight per class."),
@@ -61,8 +60,9 @@ _REST = together(
 )
 
 
-_LEAVES = click.option(
-    "--leaves", type=click.IntRange(1), metavar="N", help="Models and metrics of N parts of the space."
+_LEAVES = (
+    click.option("--leaves", type=click.IntRange(1), metavar="N", help="Models and metrics of N parts of the space."),
+    click.option("--posterior", is_flag=True, help="Leaves of numbers keep what predict --std needs."),
 )
 
 
@@ -108,7 +108,7 @@ def _model_options(*, grid: bool) -> Decorator:
             metavar="NUMBER",
             help="Weight of the graph of rows in sssl and artl; 0: none.  [sssl: 3, numbers by gcv; artl: 1]",
         ),
-        *(() if grid else (_LEAVES,)),
+        *(() if grid else _LEAVES),
         _REST,
     )
 

@@ -227,7 +227,8 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
 @click.option(
     "--std",
     is_flag=True,
-    help="Also write the standard deviation of an observation, for a Gaussian process with noise variance alpha (krr).",
+    help="Also write standard deviations of observations (krr; --leaves with --posterior), by a Gaussian process whose "
+    "noise variance is alpha, or estimated with --alpha gcv.",
 )
 @shared.cluster_options
 @shared.run_options
@@ -280,8 +281,7 @@ def predict(
                 remove_at_once(store)
         seconds = time.perf_counter() - start
     arrays = {"columns": names} if table else {"arrays": [f"{name} {value.shape}" for name, value in group.arrays()]}
-    noise = {"noise_variance_alpha": float(last.fit_report()["alpha"])} if std else {}
-    show({"rows": opened.n_rows, **arrays, **noise, "seconds": seconds}, as_json=as_json, title=out)
+    show({"rows": opened.n_rows, **arrays, "seconds": seconds}, as_json=as_json, title=out)
 
 
 @click.command()

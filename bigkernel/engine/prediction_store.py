@@ -1,8 +1,9 @@
 """Predictions on disk: written by the tasks of a sweep, chunk by chunk, and published when complete.
 
 A group of kind "predictions" with `prediction` (n,) or (n, c): labels (positions in `classes` if these are text) or
-numbers; and, if requested, `decision` (n, c), the values of f, and `std` (n,), the standard deviation of an
-observation. The ids of the rows, or their numbers in the source, are an array under their own name, in `ids`.
+numbers; and, if requested, `decision` (n, c), the values of f, and `std`, the standard deviations of observations, of
+the shape of the predictions. The ids of the rows, or their numbers in the source, are an array under their own name, in
+`ids`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from bigkernel.engine.rows import Rows, Source
 from bigkernel.engine.sweep import execution, sweep
 from bigkernel.errors import DataError
 from bigkernel.events.job import Incident, emit
-from bigkernel.statistics.blend import AnyPredictor
+from bigkernel.statistics.blend import AnyPredictor, Deviations
 from bigkernel.statistics.moments import add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
@@ -38,7 +39,7 @@ WHAT = "predict"  # the name of the sweep that writes them
 class PredictionWriter:
     """A statistic that writes f of every chunk to the store at `path`; accumulates the number of rows."""
 
-    predictor: AnyPredictor
+    predictor: AnyPredictor | Deviations
     path: str = field(metadata=NOT_COMPARED)
     chunk_rows: int
     decision: bool
@@ -63,8 +64,9 @@ class PredictionWriter:
             raise DataError(
                 f"{self.path}: expected the first row of a chunk of {self.chunk_rows} rows, found row {chunk.start}"
             )
-        rows = {"std": values[:, -1]} if self.std else {}
-        values = values[:, :-1] if self.std else values
+        c = self.predictor.width // (1 + self.std)
+        rows = {"std": stored_form(self.predictor, values[:, c:], flat=self.flat)} if self.std else {}
+        values = values[:, :c]
         rows["prediction"] = stored_form(self.predictor, values, flat=self.flat)
         if self.decision:
             rows["decision"] = values
@@ -89,7 +91,7 @@ def _write_chunk(path: str, index: int, chunk_rows: int, rows: dict[str, Array])
             array.with_config({"write_empty_chunks": True})[start:stop] = values
 
 
-def stored_form(predictor: AnyPredictor, values: Array, *, flat: bool) -> Array:
+def stored_form(predictor: AnyPredictor | Deviations, values: Array, *, flat: bool) -> Array:
     """Return values (n, c) as integer labels, positions of text labels, or the numbers themselves."""
     if predictor.classes is not None:
         best: Array = np.argmax(values, axis=1)
@@ -99,7 +101,7 @@ def stored_form(predictor: AnyPredictor, values: Array, *, flat: bool) -> Array:
 
 def create(
     path: str | os.PathLike[str],
-    predictor: AnyPredictor,
+    predictor: AnyPredictor | Deviations,
     n_rows: int,
     chunk_rows: int,
     *,
@@ -113,9 +115,9 @@ def create(
     `ids` are written at once.
     """
     classes = [] if predictor.classes is None else predictor.classes.tolist()
-    c, ids = predictor.width - std, ids or {}
+    c, ids = predictor.width // (1 + std), ids or {}
     sample = stored_form(predictor, np.zeros((0, c)), flat=flat)
-    row_bytes = 8 * (math.prod(sample.shape[1:]) + (c if decision else 0) + std + len(ids))
+    row_bytes = 8 * ((1 + std) * math.prod(sample.shape[1:]) + (c if decision else 0) + len(ids))
     require_free(path, n_rows * row_bytes, "the prediction store")
     weights = [0.0] if predictor.log_weights is None else predictor.log_weights.tolist()
     attributes = {"kind": "predictions", "format": FORMAT, "classes": classes, "ids": list(ids), "log_weights": weights}
@@ -124,7 +126,7 @@ def create(
     if decision:
         shapes["decision"] = (c,)
     if std:
-        shapes["std"] = ()
+        shapes["std"] = sample.shape[1:]
     for name, tail in shapes.items():
         dtype = sample.dtype if name == "prediction" else np.float64
         zarr_arrays.create(group, name, shape=(n_rows, *tail), chunks=(chunk_rows, *tail), dtype=dtype)

@@ -73,9 +73,9 @@ from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import as_kernel
 from bigkernel.solvers.ridge import require_alpha
-from bigkernel.statistics.blend import AnyPredictor
+from bigkernel.statistics.blend import AnyPredictor, Deviations
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.predictor import Predictor, Projection, log_softmax, softmax
+from bigkernel.statistics.predictor import BlockPredictor, Predictor, Projection, log_softmax, softmax
 from bigkernel.statistics.scores import ScoreStatistic, score
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Plan
@@ -440,7 +440,7 @@ class RowsEstimator(BaseEstimator):
         """Return the fitted model for predictions, which reads many landmarks in slices, cached with the fit."""
         return cached_predictor(self._require("predict"), lambda: self._expansion().sliced())
 
-    def _values(self, X: RowsLike, make: Callable[[], AnyPredictor] | None = None) -> Array | da.Array:
+    def _values(self, X: RowsLike, make: Callable[[], BlockPredictor] | None = None) -> Array | da.Array:
         """Compute f(X), (n, c), or the values of another predictor: an array, or a lazy Dask array."""
         if self._fitted is None:
             check_is_fitted(self)
@@ -466,9 +466,16 @@ class RowsEstimator(BaseEstimator):
         """
         return self._from_values(self._values(X))
 
-    def _spread_predictor(self) -> Predictor:
-        """Return the predictor whose last column is a standard deviation."""
+    def _with_spread(self) -> AnyPredictor:
+        """Return the fitted model with the spread of its predictions."""
         raise ConfigError(f"std: {type(self).__name__} has no predictive standard deviation; use KernelRidge")
+
+    def _mean_and_std(self, X: RowsLike) -> tuple[Array, Array]:
+        """Predict numbers (n,) or (n, c) and the standard deviations of observations, of the same shape."""
+        check_is_fitted(self)
+        both = self._values(X, lambda: Deviations(self._with_spread()))
+        c = both.shape[1] // 2
+        return (both[:, 0], both[:, 1]) if self._require("predict").inputs.flat else (both[:, :c], both[:, c:])
 
     @available(_predicts)
     def predict_to(
@@ -488,7 +495,7 @@ class RowsEstimator(BaseEstimator):
         path : of the zarr group with `prediction`, and the ids or source rows of a corpus that has them; it appears
             complete or not at all
         decision : also write `decision` (n, c)
-        std : also write the standard deviation of an observation, `std` (n,), as `KernelRidge.predict` returns it
+        std : also write the standard deviations of observations, `std`, as `KernelRidge.predict` returns them
 
         Inside `executing(run=…)` an interrupted call leaves its chunks beside `path`, and `resume` continues with them.
         """
@@ -501,7 +508,7 @@ class RowsEstimator(BaseEstimator):
             raise DataError(
                 f"{rows.name}: expected chunks of equal size; use predict(), which returns a lazy array for such input"
             )
-        predictor = self._spread_predictor() if std else self._predictor()
+        predictor = Deviations(self._with_spread()) if std else self._predictor()
         flat = self._require("predict").inputs.flat is not False
         keep, resume = prediction_store.kept_for_run()
         with (
@@ -615,7 +622,7 @@ def _labels(values: Array, classes: Array) -> Array:
     return chosen
 
 
-def training_values(rows: Rows, predictor: AnyPredictor) -> Array:
+def training_values(rows: Rows, predictor: BlockPredictor) -> Array:
     """Compute f of rows of a fit, (n, c), where its sweeps run; 0 for bad rows that it skips."""
     if rows.in_memory:
         return _values_in_memory(rows, predictor)
@@ -624,7 +631,7 @@ def training_values(rows: Rows, predictor: AnyPredictor) -> Array:
     return np.asarray(_lazy_values(rows, predictor).compute(scheduler=scheduler))
 
 
-def _values_in_memory(rows: Rows, predictor: AnyPredictor) -> Array:
+def _values_in_memory(rows: Rows, predictor: BlockPredictor) -> Array:
     if isinstance(rows.x, NumpySource):
         return _chunk_values(predictor, rows, 0, len(rows))
     # in the blocks of dense rows, where these are no larger than a chunk, for the same bits
@@ -634,7 +641,7 @@ def _values_in_memory(rows: Rows, predictor: AnyPredictor) -> Array:
     return np.concatenate([_chunk_values(predictor, rows, *piece) for piece in pairwise(bounds)])
 
 
-def _lazy_values(rows: Rows, predictor: AnyPredictor) -> da.Array:
+def _lazy_values(rows: Rows, predictor: BlockPredictor) -> da.Array:
     """Return f of lazily read rows as a Dask array with their chunks; the model is one node of the graph."""
     import dask.array as da
 
@@ -662,12 +669,12 @@ def _lazy_values(rows: Rows, predictor: AnyPredictor) -> da.Array:
     return da.concatenate(chunks) if chunks else da.zeros((0, c))
 
 
-def _block_values(x: Array, predictor: AnyPredictor, rows: Rows, block_rows: int) -> Array:
+def _block_values(x: Array, predictor: BlockPredictor, rows: Rows, block_rows: int) -> Array:
     return _chunk_values(predictor, replace(rows, x=NumpySource(x)), 0, len(x), block_rows)
 
 
 def _chunk_values(
-    predictor: AnyPredictor, rows: Rows, start: int, stop: int, block_rows: int = Chunk.block_rows
+    predictor: BlockPredictor, rows: Rows, start: int, stop: int, block_rows: int = Chunk.block_rows
 ) -> Array:
     chunk, bad = rows.validate_or_mask(replace(rows.read(start, stop), block_rows=block_rows))
     values = predictor.values(chunk)

@@ -51,14 +51,14 @@ def is_semi_supervised(model: BaseEstimator) -> bool:
     return bool(getattr(last_step(model), "_semi_supervised", False))
 
 
-def member_of(model: BaseEstimator, rows: int) -> Member:
-    """Return the member that a model is, fitted to so many rows."""
+def member_of(model: BaseEstimator, rows: int, *, spread: bool = False) -> Member:
+    """Return the member that a model is, fitted to so many rows; `spread`: with that of its predictions."""
     made, last = Predictor.of(model), last_step(model)
     wrong, alpha = (getattr(last, name, None) for name in ("diagnostics_", "alpha_"))
     error = None if wrong is None else wrong.get("prediction_error")
     return Member(
         made.row_maps,
-        made.expansion,
+        last._with_spread() if spread else made.expansion,
         rows,
         None if alpha is None else float(np.mean(alpha)),
         None if error is None else float(error),

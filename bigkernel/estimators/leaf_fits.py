@@ -126,6 +126,7 @@ class LeafFits:
     fit_bytes: int  # most bytes of the rows, the sums and the solve of a leaf
     module_bytes: int  # of modules that workers load for the first leaf
     fit_flops: float  # of a leaf, on average
+    spread: bool = False  # whether models keep what standard deviations need
 
     def zero(self) -> Accumulator:
         return {"leaves": np.zeros(1)}
@@ -159,7 +160,7 @@ class LeafFits:
             if constant is not None:
                 return Member((), constant, count)
             # a clone: the task of another leaf has the same models, which would keep all fits
-            return member_of(clone(self.models[leaf]).fit(rows), count)
+            return member_of(clone(self.models[leaf]).fit(rows), count, spread=self.spread)
         except (ConfigError, DataError) as error:
             more = "; with fewer leaves each has more rows" if count < _FEW_ROWS else ""
             raise type(error)(f"leaf {leaf + 1} of {len(self.models)} with {count:,} rows: {error}{more}") from error

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import dask
+import dask.array as da
 import numpy as np
 from distributed import Client
 from scipy import linalg
@@ -45,7 +46,7 @@ from bigkernel.estimators.learned_metric import LearnedMetric
 from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.kernels.landmarks import uniform
-from bigkernel.statistics.blend import Blend, Member, Tree, project
+from bigkernel.statistics.blend import AnyPredictor, Blend, Member, Tree, project
 from bigkernel.streaming.plan import Plan
 
 _MOST_LANDMARKS, _FEWEST_LEARNED = 1000, 100  # landmarks and rows of a leaf whose estimator is not given
@@ -53,6 +54,7 @@ _SAMPLE_BYTES = 2**27  # most bytes of the rows on which the tree is grown
 _MODULE_BYTES = 2**27  # of scikit-learn and what it imports, in a worker
 _OTHER_BYTES = 2**26  # of a fit: modules that it imports, small arrays
 _MATRICES = 13  # m×m matrices of float64 in the fit of a leaf, at most: those of a QR factorisation
+_OF_SPREAD = 8  # more of them, with standard deviations
 
 
 def grow(x: Array, n_leaves: int, overlap: float) -> Tree:
@@ -106,6 +108,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
     leaves_ = Fitted[tuple[Member, ...]]("blend.members")
     _keeps_sums = False
     _ridge: ClassVar[type[BaseEstimator]] = KernelRidge  # of a leaf whose estimator is not given
+    posterior = False  # whether leaves keep what standard deviations need
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
         "n_leaves": [Interval(Integral, 1, None, closed="left")],
@@ -185,7 +188,8 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
             value for model in models for name, value in model.get_params().items() if name.endswith("random_state")
         ]
         sample = _sample_bytes(models[counts.argmax()], most, d)
-        block_bytes = config.block_rows * 8 * (m + 2 * widest) + 8 * m * (_MATRICES * m + 6 * targets.width)
+        matrices = _MATRICES + _OF_SPREAD * self.posterior
+        block_bytes = config.block_rows * 8 * (m + 2 * widest) + 8 * m * (matrices * m + 6 * targets.width)
         return LeafFits(
             source=source,
             rows=AllRows(rows, targets),
@@ -195,6 +199,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
             fit_bytes=_OTHER_BYTES + 2 * most * row_bytes + sample + block_bytes,
             module_bytes=_MODULE_BYTES if isinstance(choose_executor(rows), Client) else 0,
             fit_flops=float(np.mean(counts * (2.0 * widest + m) * m + 10.0 * m**3)),
+            spread=self.posterior,
         )
 
     def _fit_leaves(self, fits: LeafFits, rows: Rows) -> tuple[Member, ...]:
@@ -285,6 +290,12 @@ def _columns(model: BaseEstimator, rows: Rows, count: int) -> tuple[int, int]:
     return last.n_views * min(count, getattr(last, "n_landmarks", rows.shape[1]) or count), max(widths)
 
 
+def _lacks_spread(leaf: Member) -> bool:
+    if isinstance(leaf.predictor, Blend):
+        return any(_lacks_spread(inner) for inner in leaf.predictor.members)
+    return leaf.predictor.spread is None
+
+
 def _sample_bytes(model: BaseEstimator, rows: int, d: int) -> int:
     """Return the bytes of the samples on which steps of a model learn a metric."""
     learning = [step for _, step in getattr(model, "steps", ()) if isinstance(step, LearnedMetric)]
@@ -331,6 +342,9 @@ class PartitionedRegressor(_Partitioned, Regressor):
         other. 0: borders are hard.
     n_samples : int
         Number of rows on which the splits are found.
+    posterior : bool, default False
+        Whether leaves of `KernelRidge` keep the covariance of their Gaussian processes, for
+        ``predict(X, return_std=True)``: 16 m² bytes each, in memory and in files.
     random_state : int, RandomState or None
     verbose : int
         1: show progress.
@@ -364,6 +378,43 @@ class PartitionedRegressor(_Partitioned, Regressor):
     >>> bool(one.fit(x, y).score(x, y) < 0.6), bool(leaves.score(x, y) > 0.99)
     (True, True)
     """
+
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
+        **_Partitioned._parameter_constraints,
+        "posterior": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        estimator: BaseEstimator | None = None,
+        n_leaves: int = 16,
+        *,
+        overlap: float = 0.1,
+        n_samples: int = 50_000,
+        posterior: bool = False,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        set_parameters(self, locals())
+
+    def check_parameters(self) -> None:
+        super().check_parameters()
+        last = last_step(self._model())
+        if self.posterior and not (getattr(last, "posterior", False) or isinstance(last, KernelRidge)):
+            raise ConfigError(f"posterior: expected leaves of KernelRidge, found {type(last).__name__}")
+
+    def predict(self, X: RowsLike, return_std: bool = False) -> Array | da.Array | tuple[Array, Array]:
+        """Predict numbers (n,) or (n, c) of the rows X, and with `return_std` the standard deviations of observations.
+
+        Returns what `KernelRidge.predict` returns. Deviations are those of a mixture of the processes of the leaves of
+        a row: Σ w (s² + (f_ℓ − f)²), with the weights w of the blend. They need a fit with ``posterior=True``.
+        """
+        return self._mean_and_std(X) if return_std else super().predict(X)
+
+    def _with_spread(self) -> AnyPredictor:
+        if not self.posterior or any(_lacks_spread(leaf) for leaf in self.leaves_):
+            raise ConfigError("return_std: the leaves kept no covariance; fit with posterior=True")
+        return self._expansion()
 
 
 class PartitionedClassifier(_Partitioned, Classifier):

@@ -29,7 +29,7 @@ from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.cg_problem import CGProblem, StoppingRule, planned_sample
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, PENALTIES, finite, penalty_of
 from bigkernel.estimators.conjugate_gradients import fit_by_cg
-from bigkernel.estimators.deviations import posterior_of
+from bigkernel.estimators.deviations import spread_of
 from bigkernel.estimators.fit_state import (
     Columns,
     ExactFit,
@@ -64,11 +64,11 @@ from bigkernel.solvers.conjugate_gradients import (
 from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
-from bigkernel.solvers.posterior import SpreadPredictor
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import by_penalty, nystrom_ridge
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.moments import Moments, unshift_targets
+from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.products import ProductStatistic
 from bigkernel.streaming.plan import Plan
 
@@ -414,7 +414,7 @@ class KernelRidge(Regressor, LandmarkEstimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {**_CONSTRAINTS, **PENALTIES}
-    _spread: tuple[ExactFit | MomentFit | IterativeFit, SpreadPredictor] | None = None  # of which fit
+    _spread: tuple[ExactFit | MomentFit | IterativeFit, Predictor] | None = None  # of which fit
 
     def __init__(
         self,
@@ -449,8 +449,10 @@ class KernelRidge(Regressor, LandmarkEstimator):
         return_std : bool
             Whether to return the standard deviation of an observation y around its prediction too, of the same shape,
             under a Gaussian process with covariance k and noise variance alpha (which is included; see
-            `bigkernel.solvers.posterior`). It is the same for every target. It takes 32 m² bytes for two factors in
-            each worker: 2 GiB are enough for about 6,500 landmarks, and for more than 50,000 without it.
+            `bigkernel.solvers.posterior`). With alpha="gcv" the variance is estimated, for each target, from the
+            residuals: Σ(y − f)²/(n − tr H), H the hat matrix, is that of the noise and of what landmarks miss. It takes
+            32 m² bytes for two factors in each worker: 2 GiB are enough for about 6,500 landmarks, and for more than
+            50,000 without it.
 
         Raises
         ------
@@ -465,17 +467,13 @@ class KernelRidge(Regressor, LandmarkEstimator):
         if not return_std:
             return super().predict(X)
         check_is_fitted(self)
-        values = self._values(X, self._spread_predictor)
-        mean, std = values[:, :-1], values[:, -1:]
-        if self._require("fit").inputs.flat:
-            return mean[:, 0], std[:, 0]
-        return mean, std * np.ones((1, mean.shape[1]))
+        return self._mean_and_std(X)
 
-    def _spread_predictor(self) -> SpreadPredictor:
+    def _with_spread(self) -> Predictor:
         fit = self._require("fit")
         if self._spread is None or self._spread[0] is not fit:
-            posterior = posterior_of(fit, type(self).__name__)
-            self._spread = fit, SpreadPredictor(self._features(), *self._coefficients(), posterior=posterior)
+            spread = spread_of(fit, type(self).__name__, estimated=isinstance(self.alpha, str))
+            self._spread = fit, Predictor(self._features(), *self._coefficients(), spread=spread)
         return self._spread[1]
 
     def __getstate__(self) -> Report:

@@ -24,7 +24,7 @@ from bigkernel.kernels.given import Pairwise
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, stored_fields, unpack
 from bigkernel.statistics.blend import Blend, Everywhere, Member, Tree
 from bigkernel.statistics.predictor import Predictor as Expansion
-from bigkernel.statistics.predictor import Projection, log_softmax, softmax
+from bigkernel.statistics.predictor import Projection, Spread, log_softmax, softmax
 from bigkernel.streaming.chunk import Chunk, RowMap, is_plain, mapped_width
 from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, map_rows
 
@@ -35,7 +35,7 @@ _MAPS = (Scale, UnitNorm, Standardize, LinearMap, SideBySide, Projection)
 _KERNEL_NEEDS_MORE = "predictor: the {} kernel needs more than NumPy; use load_model instead"
 _IMAGE_MAPS = ("MomentNormalise", "Orientations")
 _CLASSES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Expansion, Tree, Everywhere, Member, Blend, *_FEATURES, *_MAPS)
+    kind.__name__: kind for kind in (Expansion, Spread, Tree, Everywhere, Member, Blend, *_FEATURES, *_MAPS)
 }
 _CLASSES["Expansion"] = Expansion  # as annotated here
 
@@ -321,6 +321,11 @@ def require_fitting(expansion: Expansion) -> None:
     )
     different = classes is None or (classes.shape == (c,) and len(set(classes.tolist())) == c)
     require(different, f"expected {c} distinct labels")
+    if (spread := expansion.spread) is not None:
+        p, q, scale = features.width, len(spread.centre), spread.scale
+        shapes = spread.explained.shape[:1], spread.uncertain.shape, spread.centre.shape, scale.shape
+        fits = spread.explained.ndim == 2 and shapes == ((p,), (p, q), (q,), (c,)) and isinstance(features, LandmarkMap)
+        require(fits, f"expected the spread of {p} columns and {c} targets")
 
 
 def require_blend(whole: Blend, d: int) -> None:

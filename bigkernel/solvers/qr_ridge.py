@@ -23,7 +23,7 @@ from scipy import linalg
 
 from bigkernel.arrays import Array, Index
 from bigkernel.solvers.gcv import best_of_rows
-from bigkernel.solvers.posterior import NystromPosterior
+from bigkernel.solvers.posterior import Posterior, posterior_of_factor
 from bigkernel.solvers.residuals import VECTORS, Errors, SolveDiagnostics, dof_vectors, probes
 from bigkernel.solvers.ridge import ALL, CholeskyFactor, DenseFactor, Penalties, SpectralFactor, by_penalty
 from bigkernel.solvers.whitening import Whitening
@@ -190,9 +190,9 @@ def nystrom_ridge_of(
 
 
 def qr_posterior(
-    R: Array, shift: Array | None, whitening: Whitening, alpha: float, *, fit_intercept: bool
-) -> NystromPosterior:
-    """Build a `NystromPosterior` from the R factor (q, q) of the rows about `shift` (p,); None: 0."""
+    R: Array, shift: Array | None, whitening: Whitening, alpha: float, *, fit_intercept: bool, rows: float
+) -> Posterior:
+    """Build the posterior from the R factor (q, q) of so many rows about `shift` (p,); None: 0."""
     small = FactoredRows.of(R, shift, whitening.width, centred=fit_intercept)
     F = whitening.reduce(small.columns.T).T
     stacked = Stacked.of(F, np.zeros((len(F), 0)), alpha)
@@ -202,4 +202,4 @@ def qr_posterior(
         _, values, Vt = stacked.spectrum
         factor = SpectralFactor(values**2, Vt.T, values**2, dropped=stacked.null)
     mean = whitening.reduce(small.mean) if fit_intercept else np.zeros(whitening.rank)
-    return NystromPosterior(whitening, factor, mean, alpha, alpha / small.n if fit_intercept else 0.0)
+    return posterior_of_factor(factor, whitening, mean, rows, alpha, alpha / small.n if fit_intercept else 0.0)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from bigkernel.arrays import Array, Index
 from bigkernel.statistics.predictor import BlockPredictor, Predictor, softmax
-from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, map_costs
+from bigkernel.streaming.chunk import Chunk, MapCost, RowMap, Workspace, map_costs
 from bigkernel.streaming.row_maps import map_rows
 
+_SPREAD_BYTES = 2**28  # most bytes of a block of rows with its products, for standard deviations
 _BLOCK_BYTES, _MOST_ROWS = 2**25, 2**17  # of the rows of a block: every leaf takes some of them
 
 
@@ -103,16 +105,25 @@ class Member:
 
     def values(self, x: Array, work: Workspace) -> Array:
         """Compute f, or the probabilities of the classes if there are any, of rows x (n, d), (n, c)."""
+        values = self.predictor.values(Chunk(self._mapped(x), work=work))
+        return softmax(self.predictor.logits_of(values)) if self.predictor.logits else values
+
+    def mean_and_std(self, x: Array, work: Workspace) -> tuple[Array, Array]:
+        """Compute f of rows x (n, d) and the standard deviations of observations, both (n, c)."""
+        both = Deviations(self.predictor).values(Chunk(self._mapped(x), work=work))
+        return both[:, : self.predictor.width], both[:, self.predictor.width :]
+
+    def _mapped(self, x: Array) -> Array:
         for row_map in self.row_maps:
             x = map_rows(x, row_map, x.dtype)
-        values = self.predictor.values(Chunk(x, work=work))
-        return softmax(self.predictor.logits_of(values)) if self.predictor.logits else values
+        return x
 
 
 @dataclass(frozen=True, eq=False)
 class Blend(BlockPredictor):
     """f(x) = Σ w_ℓ(x) f_ℓ(x) over members ℓ; of probabilities log Σ w_ℓ(x) p_ℓ(x).
 
+    Standard deviations are those of a mixture: Var[y|x] = Σ w_ℓ(x) (s_ℓ(x)² + (f_ℓ(x) − f(x))²).
     It has the members of a `Predictor` that predictions and scores use.
     """
 
@@ -199,9 +210,73 @@ class Blend(BlockPredictor):
         if self.logits:
             np.log(np.maximum(out, np.finfo(np.float64).tiny, out=out), out=out)
 
+    @property
+    def spread_cost(self) -> MapCost:
+        """The cost of standard deviations."""
+        each = [member.predictor.spread_cost for member in self.members]
+        flops = self.shares.members_per_row * float(np.mean([one.flops_per_row for one in each]))
+        return MapCost(flops, max(one.row_bytes for one in each), sum(one.fixed_bytes for one in each))
+
+    def fill_both(self, chunk: Chunk, block: Index, mean: Array, std: Array) -> None:
+        """Write f of rows of the chunk and the standard deviations of y around it, both (b, c) float64."""
+        x = chunk.load(block, self.n_features, np.float64)
+        inner, seen = Workspace(seconds=chunk.work.seconds), np.zeros((len(x), 1))
+        mean[...], std[...] = 0, 0
+        for member, (rows, weight) in zip(self.members, self.shares.leaves(x), strict=True):
+            if len(rows):
+                share, (values, own) = weight[:, None], member.mean_and_std(x[rows], inner)
+                seen[rows] += share
+                apart = values - mean[rows]
+                mean[rows] += share / seen[rows] * apart
+                # the variance of a weighted sample, updated without a difference of squares (West 1979)
+                std[rows] += share * (own**2 + apart * (values - mean[rows]))
+        np.sqrt(std, out=std)
+
     def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:
         """Return rows of the chunk in blocks of which every leaf has some rows."""
         return replace(chunk, block_rows=self._block_rows(chunk.block_rows)).blocks(index)
+
+
+@dataclass(frozen=True, eq=False)
+class Deviations(BlockPredictor):
+    """The values of a model with a spread, and the standard deviations of observations, side by side, (n, 2c)."""
+
+    model: Predictor | Blend
+    classes: ClassVar[None] = None
+    log_weights: ClassVar[None] = None
+
+    @property
+    def width(self) -> int:
+        """2c."""
+        return 2 * self.model.width
+
+    @property
+    def flops_per_row(self) -> float:
+        """Floating-point operations per row."""
+        return self.model.flops_per_row + self.model.spread_cost.flops_per_row
+
+    def work_bytes(self, block_rows: int) -> int:
+        """Return the bytes that a task needs to predict, without its chunk."""
+        cost = self.model.spread_cost
+        rows = min(block_rows, self._most_rows)
+        return self.model.work_bytes(rows) + cost.fixed_bytes + rows * cost.row_bytes
+
+    @property
+    def _most_rows(self) -> int:
+        """Most rows of a block: it has all columns at once."""
+        return max(1, _SPREAD_BYTES // self.model.spread_cost.row_bytes)
+
+    def prepare(self) -> None:
+        """Prepare the model once, also if several threads call this at the same time."""
+        self.model.prepare()
+
+    def fill(self, chunk: Chunk, block: Index, out: Array) -> None:
+        """Write both of rows of the chunk into out (b, 2c) float64."""
+        self.model.fill_both(chunk, block, out[:, : self.model.width], out[:, self.model.width :])
+
+    def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:
+        """Return rows of the chunk in blocks that the memory of a task allows."""
+        return self.model.blocks_of(replace(chunk, block_rows=min(chunk.block_rows, self._most_rows)), index)
 
 
 AnyPredictor = Predictor | Blend

@@ -59,6 +59,30 @@ class BlockPredictor(WithoutCaches, ABC):
 
 
 @dataclass(frozen=True, eq=False)
+class Spread:
+    """Var[y|x] = k(x,x) − ‖Aᵀφ‖² + ‖Uᵀφ − u‖² + ℓ, of a Gaussian process whose mean is a fit (`solvers.posterior`)."""
+
+    explained: Array  # A (p, r)
+    uncertain: Array  # U (p, q)
+    centre: Array  # u (q,)
+    level: float  # ℓ
+    scale: Array  # (c,) factors of standard deviations: 1 for a kernel as given, or estimated
+
+    @property
+    def cost(self) -> MapCost:
+        """Operations, the buffers of a row in float64, and the factors, received and unpacked."""
+        (p, r), q = self.explained.shape, len(self.centre)
+        return MapCost(2.0 * p * (r + q), 8 * (p + r + 2 * q + 8), 2 * 8 * p * (r + q) + 2**18)
+
+    def variance(self, phi: Array, diagonal: Array) -> Array:
+        """Compute Var[y|x] (b,) from φ (b, p) float64 and k(x, x) in `diagonal` (b,)."""
+        known, open_ = phi @ self.explained, phi @ self.uncertain - self.centre
+        prior: Array = np.maximum(diagonal - np.einsum("ij,ij->i", known, known), 0)
+        prior += np.einsum("ij,ij->i", open_, open_) + self.level
+        return prior
+
+
+@dataclass(frozen=True, eq=False)
 class Predictor(BlockPredictor):
     """f(x) = φ(x)ᵀW + b."""
 
@@ -68,6 +92,7 @@ class Predictor(BlockPredictor):
     classes: Array | None = None  # (c,) labels, or None for numbers
     logits: bool = False  # softmax of the values, less the logarithms of class weights, gives the class probabilities
     log_weights: Array | None = None  # (c,) these logarithms; None: no weights
+    spread: Spread | None = None  # of standard deviations, where they were asked for
 
     @classmethod
     def of(cls, features: BlockMap, coef: Array, intercept: Array, classes: Array | None = None) -> Predictor:
@@ -75,8 +100,8 @@ class Predictor(BlockPredictor):
         return cls(slice_map(features), coef, intercept, classes)
 
     def sliced(self) -> Self:
-        """Return a predictor that reads many landmarks in slices."""
-        return replace(self, features=slice_map(self.features))
+        """Return a predictor of f alone that reads many landmarks in slices."""
+        return replace(self, features=slice_map(self.features), spread=None)
 
     @property
     def width(self) -> int:
@@ -135,6 +160,23 @@ class Predictor(BlockPredictor):
         for columns, phi in self.features.slices(chunk, block):
             with chunk.work.stage("predict"):
                 out += phi @ self.weights[columns]
+
+    @property
+    def spread_cost(self) -> MapCost:
+        """The cost of standard deviations."""
+        assert self.spread is not None
+        return self.spread.cost
+
+    def fill_both(self, chunk: Chunk, block: Index, mean: Array, std: Array) -> None:
+        """Write f of rows of the chunk and the standard deviations of y around it, both (b, c) float64."""
+        assert self.spread is not None
+        assert not isinstance(self.features, IdentityMap | LandmarkSlices)
+        diagonal = self.features.diagonal(chunk, block)
+        phi = self.features.block(chunk, block)
+        with chunk.work.stage("predict"):
+            mean[...] = self.intercept + phi @ self.weights
+            variance = self.spread.variance(phi.astype(np.float64), diagonal)
+            std[...] = np.sqrt(variance)[:, None] * self.spread.scale
 
 
 @dataclass(frozen=True, eq=False)

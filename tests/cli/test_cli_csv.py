@@ -187,7 +187,11 @@ def test_a_fit_ends_with_its_score_and_score_has_the_usual_figures(run, colours)
     text = run("fit", "numbers", "alone", "--landmarks", 20, "--overwrite").stdout
     assert text.endswith("no rows were held out; fit with --score CORPUS, or\nbigkernel score alone CORPUS\n")
     assert text.splitlines()[-3].startswith("labels: numbers: from ")
-    assert json.loads(run("predict", "m", "numbers", "p.csv", "--std", "--json").stdout)["noise_variance_alpha"] == 1
+    for options in ((), ("--leaves", 2, "--posterior")):
+        run("fit", "numbers", "n", "--landmarks", 9, "--alpha", "gcv", *options, "--overwrite")
+        run("predict", "n", "numbers", "p.csv", "--std", "--overwrite")
+        written = np.genfromtxt("p.csv", delimiter=",", names=True)
+        np.testing.assert_allclose(written["std"], load_model("n").predict(open_corpus("numbers"), return_std=True)[1])
     scored = json.loads(run("score", "flowers.model", "flowers", "--json").stdout)
     balanced = balanced_accuracy_score(COLOURS, np.asarray(colours.predict(open_corpus("flowers"))))
     assert scored["balanced_accuracy_percent"] == pytest.approx(100 * balanced)

@@ -186,7 +186,7 @@ def test_the_error_of_deviations_is_estimated(sigma, alpha, scale):
     _, whitening, _ = fit_in_float32(model, X, CLASS)
     posterior, estimate = posterior_of_sums(model._fitted, whitening)
     block = model.kernel_(X[:300].astype(float), Z.astype(float))
-    actual = np.sqrt(posterior.variance(block, scale * np.ones(300)))
+    actual = np.sqrt(posterior.spread.variance(block, scale * np.ones(300)))
     off = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
     assert off / 10 < estimate < 60 * off
 

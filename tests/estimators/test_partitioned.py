@@ -7,6 +7,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from forging import forge
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression as SklearnRegression
@@ -330,6 +331,40 @@ def test_leaves_may_lack_classes(named, rows, tmp_path):
     np.testing.assert_array_equal(clone(loaded).fit(X, y).predict(X), model.predict(X))
 
 
+def test_deviations_of_leaves_are_those_of_a_mixture(rows, tmp_path):
+    X, y = rows
+    targets, inner = np.column_stack([y, 3 * y**2]), make_pipeline(Rescaler(0.5), KernelRidge(Matern(2.0), alpha=0.1))
+    model = PartitionedRegressor(inner, 4, overlap=0.3, posterior=True, random_state=0).fit(X, targets)
+    mean, std = model.predict(X, return_std=True)
+    shares, values, own = np.zeros((4, len(X), 1)), np.zeros((4, len(X), 2)), np.ones((4, len(X), 2))
+    for leaf, (places, weight) in enumerate(model.tree_.leaves(X)):
+        alone = clone(inner).fit(X[places], targets[places])
+        shares[leaf, places, 0] = weight
+        values[leaf, places], own[leaf, places] = alone.predict(X[places], return_std=True)
+    expected = (shares * values).sum(axis=0)
+    np.testing.assert_allclose(mean, expected, rtol=1e-9)
+    np.testing.assert_allclose(mean, model.predict(X), rtol=1e-12)
+    variance = (shares * (own**2 + (values - expected) ** 2)).sum(axis=0)
+    np.testing.assert_allclose(std, np.sqrt(variance), rtol=1e-7)
+    lazy = model.predict(da.from_array(X, chunks=(500, 3)), return_std=True)
+    np.testing.assert_allclose(lazy[1].compute(), std, rtol=1e-12)
+    written = model.predict_to(write_corpus(tmp_path / "corpus", X), tmp_path / "out", std=True)
+    np.testing.assert_allclose(written["std"][...], std, rtol=1e-12)
+    save_model(model, tmp_path / "model")
+    np.testing.assert_array_equal(load_model(tmp_path / "model").predict(X, return_std=True)[1], std)
+    np.testing.assert_array_equal(Predictor.load(tmp_path / "model").predict(X), model.predict(X))
+    outer = PartitionedRegressor(PartitionedRegressor(inner, 2, posterior=True), 2, posterior=True, random_state=0)
+    assert (outer.fit(X, y).predict(X, return_std=True)[1] > 0).all()
+
+    def turn(header, *_):
+        entry = next(entry for name, entry in header.items() if name.endswith("spread.uncertain"))
+        entry["shape"] = entry["shape"][::-1]
+
+    forge(tmp_path / "model", turn)
+    with pytest.raises(ModelRejectedError, match="expected the spread of"):
+        load_model(tmp_path / "model")
+
+
 @pytest.mark.parametrize(("array", "shape"), [("directions", (2, 4)), ("lower", (3, 1)), ("upper", (1, 3))])
 def test_forged_trees_are_refused(array, shape, rows, tmp_path):
     X, y = rows
@@ -437,6 +472,16 @@ def test_warnings_of_leaves_come_once(rows):
             lambda X, y: PartitionedRegressor(clone(RIDGE).set_params(landmarks="fourier")).fit(X, y),
             ConfigError,
             "random Fourier features cannot be blended",
+        ),
+        (
+            lambda X, y: PartitionedRegressor(LinearRegression(), posterior=True).fit(X, y),
+            ConfigError,
+            "posterior: expected leaves of KernelRidge, found LinearRegression",
+        ),
+        (
+            lambda X, y: PartitionedRegressor(RIDGE, 2).fit(X, y).predict(X, return_std=True),
+            ConfigError,
+            "fit with posterior=True",
         ),
         (lambda X, y: ResidualRegressor([]).fit(X, y), ConfigError, "expected a list of"),
         (lambda X, y: ResidualRegressor([("a", RIDGE), ("a", RIDGE)]).fit(X, y), ConfigError, "not unique"),

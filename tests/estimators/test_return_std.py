@@ -156,10 +156,10 @@ def test_written_deviations_equal_those_of_predict(build, kind, form, tmp_path):
         written = model.predict_to(rows, tmp_path / name, std=True, decision=decision)
         assert sorted(written.array_keys()) == sorted(["prediction", "std", *(["decision"] if decision else [])])
         assert_allclose(written["prediction"][...], mean, rtol=1e-12, atol=1e-13)
-        assert written["std"].shape == (33,)
+        assert written["std"].shape == mean.shape
         assert written["std"].dtype == np.float64
-        assert written["std"].chunks == written["prediction"].chunks[:1]
-        assert_allclose(written["std"][...], std if target is y else std[:, 0], rtol=1e-12)
+        assert written["std"].chunks == written["prediction"].chunks
+        assert_allclose(written["std"][...], std, rtol=1e-12)
         if decision:
             assert_allclose(written["decision"][...], mean, rtol=1e-12, atol=1e-13)
     plain = model.predict_to(rows, tmp_path / "plain")
@@ -198,6 +198,37 @@ def test_deviations_of_an_indefinite_kernel_are_refused(form, make_corpus, tmp_p
             call()
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
     assert_array_equal(model.predict(NEW), before)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@every_form
+def test_with_a_chosen_penalty_the_noise_is_that_of_the_residuals(form, fit_intercept, weight):
+    settings = {"kernel": bk.Gaussian(1.4), "fit_intercept": fit_intercept, **form}
+    model = bk.KernelRidge(alpha="gcv", **settings).fit(X, Y, weight)
+    given = bk.KernelRidge(alpha=model.alpha_, **settings).fit(X, np.eye(N), weight)  # whose predictions are H
+    w = np.ones(N) if weight is None else weight
+    noise = (w[:, None] * (model.predict(X) - Y) ** 2).sum(axis=0) / (N - np.trace(given.predict(X)))
+    k = gaussian(Z, Z)
+    missing = 1 - np.average((gaussian(X, Z) @ np.linalg.inv(k) * gaussian(X, Z)).sum(axis=1), weights=w) if form else 0
+    unit = given.predict(NEW, return_std=True)[1][:, :1]
+    assert_allclose(model.predict(NEW, return_std=True)[1], unit * np.sqrt(noise / (model.alpha_ + missing)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("leaves", [0, 6])
+def test_nine_in_ten_observations_are_within_the_bands_of_their_width(leaves):
+    def draw(n):
+        rows = rng.uniform(size=(n, 2))
+        f = np.sin(9 * rows[:, 0]) * np.cos(7 * rows[:, 1])
+        return rows, np.column_stack([100 * f + 10 * rng.normal(size=n), f**2 + 0.3 * rng.normal(size=n)])
+
+    model = bk.KernelRidge(bk.Matern(0.3, nu=1.5), n_landmarks=120, alpha="gcv", random_state=0)
+    if leaves:
+        model = bk.PartitionedRegressor(model, leaves, posterior=True, random_state=0)
+    (rows, targets), (new, unseen) = draw(2400), draw(3000)
+    mean, std = model.fit(rows, targets).predict(new, return_std=True)
+    within = (np.abs(mean - unseen) < 1.645 * std).mean(axis=0)
+    assert_allclose(within, 0.9, atol=0.03)
 
 
 OTHERS = {

@@ -20,9 +20,10 @@ from bigkernel.engine.prediction_store import PredictionWriter, create
 from bigkernel.errors import ConfigError, RankDeficiencyWarning
 from bigkernel.estimators import deviations
 from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.solvers.posterior import SpreadPredictor, exact_posterior, nystrom_posterior
+from bigkernel.solvers.posterior import exact_posterior, nystrom_posterior
 from bigkernel.solvers.ridge import factorize
 from bigkernel.solvers.whitening import reduce_and_centre, whiten
+from bigkernel.statistics.blend import Deviations
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk, Workspace
 
@@ -53,7 +54,7 @@ def posterior_of(form, k, alpha, *, rows=X, landmarks=Z, weight=None, fit_interc
 
 def variance(form, k, alpha, *, new=NEW, **options):
     posterior, points = posterior_of(form, k, alpha, **options)
-    return posterior.variance(k(new, points), diagonal(k, new))
+    return posterior.spread.variance(k(new, points), diagonal(k, new))
 
 
 def gaussian(A, B):
@@ -98,7 +99,7 @@ def test_a_core_of_zeros_leaves_the_prior():
     for fit_intercept, constant in ((False, 0.0), (True, 0.3 / N)):
         small = reduce_and_centre(moments_of(np.zeros((N, 4)), np.zeros(N)), whitening, fit_intercept=fit_intercept)[2]
         posterior = nystrom_posterior(small, N, whitening, 0.3, fit_intercept=fit_intercept)
-        result = posterior.variance(np.zeros((Q, 4)), diagonal(reference.linear))
+        result = posterior.spread.variance(np.zeros((Q, 4)), diagonal(reference.linear))
         assert_allclose(result, diagonal(reference.linear) + 0.3 + constant, rtol=1e-12)
 
 
@@ -179,21 +180,22 @@ def predictor(kernel, form, *, alpha=0.3, dtype=np.float64, **options):
     """A predictor with its posterior and random coefficients."""
     posterior, points = posterior_of(form, kernel, alpha, dtype=dtype, fit_intercept=True, **options)
     coef, b = np.random.default_rng(0).normal(size=(len(points), 2)), np.array([1.0, -1.0])
-    return SpreadPredictor(LandmarkMap(kernel, points, np.dtype(dtype)), coef, b, posterior=posterior)
+    features, spread = LandmarkMap(kernel, points, np.dtype(dtype)), replace(posterior.spread, scale=np.ones(2))
+    return Deviations(Predictor(features, coef, b, spread=spread))
 
 
 @pytest.mark.parametrize("block_rows", [7, 2048])
 @every_form
 @pytest.mark.parametrize("kernel, k", KERNELS.values(), ids=KERNELS)
-def test_the_last_column_is_the_deviation_and_the_others_the_prediction(kernel, k, form, block_rows):
+def test_predictions_and_their_deviations_stand_side_by_side(kernel, k, form, block_rows):
     model = predictor(kernel, form)
     values = model.values(Chunk(NEW, block_rows=block_rows))
     expected = variance(form, k, 0.3, fit_intercept=True)
-    assert values.shape == (Q, model.width) == (Q, 3)
+    assert values.shape == (Q, model.width) == (Q, 4)
     # the distance of a row to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
-    assert_allclose(values[:, -1], np.sqrt(expected), atol=1e-7)
-    plain = Predictor(model.features, model.coef, model.intercept).values(Chunk(NEW, block_rows=block_rows))
-    assert_array_equal(values[:, :-1], plain)
+    assert_allclose(values[:, 2:], np.sqrt(expected)[:, None] * [1, 1], atol=1e-7)
+    plain = replace(model.model, spread=None).values(Chunk(NEW, block_rows=block_rows))
+    assert_array_equal(values[:, :2], plain)
 
 
 CASES = {
