@@ -81,7 +81,7 @@ def fit(
     from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.base import last_step
-    from bigkernel.estimators.evaluation import limit_classes
+    from bigkernel.estimators.evaluation import describe_metric, limit_classes
     from bigkernel.estimators.persistence import save_model
     from bigkernel.events.job import Figures, emit
 
@@ -102,7 +102,8 @@ def fit(
         if mse is not None and not opened.info.classes and "weight" not in opened.columns:
             report |= {"training_r2": 1 - mse / np.nanvar(opened.column("y")), "training_rmse": np.sqrt(mse)}
         given = {"corpus": corpus, "model": model, "transforms": list(options["transforms"]), "seed": options["seed"]}
-        emit(Figures("fit", {**report, **given}))
+        metric = describe_metric(estimator, rows.feature_names, opened.info.image_shape)
+        emit(Figures("fit", {**report, **given, **({"metric": metric} if metric else {})}))
         save_model(estimator, model, overwrite=overwrite)
         if judged is not None:
             of = "training" if os.path.samefile(judged[0].path, opened.path) else "held-out"

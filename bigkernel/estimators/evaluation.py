@@ -37,6 +37,7 @@ from bigkernel.statistics.scores import score as score_of
 
 R = TypeVar("R")  # rows of any kind
 _MOST_CONFUSED = 40
+_MOST_FEATURES = 40  # whose importances the report shows
 _SAMPLE = 400  # rows whose targets and predictions the report shows
 MOST_CLASSES = 64  # of a confusion matrix in the journal of a job
 
@@ -94,6 +95,30 @@ def predict_to(model: BaseEstimator, X: RowsLike, path: str | os.PathLike[str], 
         raise ConfigError(f"predict_to: expected a model that ends with an estimator of bigkernel: {error}") from error
     group: zarr.Group = write(rows, path, **options)
     return group
+
+
+def describe_metric(model: BaseEstimator, names: Sequence[str], image_shape: Sequence[int] | None) -> Report | None:
+    """Return what a fitted model's learned metric sees: its `features` and their `importances`, largest first.
+
+    Also the held-out error of its `rounds`, and an `image` of all importances where rows are images. None: it has none.
+    """
+    steps = [step for _, step in model.steps] if isinstance(model, Pipeline) else [model]
+    learned = next((step for step in steps if hasattr(step, "feature_importances_")), None)
+    if learned is None:
+        return None
+    shares = learned.feature_importances_
+    order = np.argsort(-shares, kind="stable")[:_MOST_FEATURES]
+    named = len(names) == len(shares)
+    figures: Report = {
+        "features": [names[i] if named else f"column {i}" for i in order],
+        "importances": shares[order].tolist(),
+        "count": len(shares),
+    }
+    if hasattr(learned, "rounds_"):
+        figures["rounds"] = learned.rounds_.tolist()
+    if image_shape and np.prod(image_shape) == len(shares):
+        figures["image"] = pack(shares.reshape(1, *image_shape))
+    return figures
 
 
 def evaluate(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> Report:

@@ -200,8 +200,7 @@ class LearnedMetric(RowTransformer):
     def feature_importances_(self) -> Array:
         """The diagonal of M (d,), which sums to 1."""
         check_is_fitted(self)
-        importances = self.weights_**2 if self.weights_.ndim == 1 else (self.weights_**2).sum(axis=1)
-        return np.asarray(importances / importances.sum())
+        return importances_of(self._row_map())
 
     def widest(self, rows: Rows) -> Rows:
         return rows
@@ -215,6 +214,16 @@ class LearnedMetric(RowTransformer):
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         return tags
+
+
+def importances_of(row_map: RowMap) -> Array:
+    """Return the importances of the features (d,) in the row map of a learned metric."""
+    if isinstance(row_map, LinearMap):
+        squares = (row_map.weights**2).sum(axis=1)
+    else:
+        assert isinstance(row_map, Standardize)
+        squares = row_map.std**-2.0
+    return np.asarray(squares / squares.sum())
 
 
 def _folds_of(

@@ -42,7 +42,7 @@ from bigkernel.estimators.evaluation import FitReport
 from bigkernel.estimators.fit_state import BlendFit, Fitted, Training
 from bigkernel.estimators.inputs import class_factors
 from bigkernel.estimators.leaf_fits import AllRows, LeafFits, LeafNumbers
-from bigkernel.estimators.learned_metric import LearnedMetric
+from bigkernel.estimators.learned_metric import LearnedMetric, importances_of
 from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.kernels.landmarks import uniform
@@ -138,6 +138,15 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
     def leaf_rows_(self) -> Array:
         """Rows of each leaf (L,), with those that two share."""
         return np.array([leaf.rows for leaf in self.leaves_])
+
+    @property
+    def feature_importances_(self) -> Array:
+        """Mean of the importances of the features (d,) in leaves that begin with a `LearnedMetric`."""
+        first = next(iter(getattr(self._model(), "steps", [("", None)])))[1]
+        if not isinstance(first, LearnedMetric):
+            raise AttributeError("feature_importances_: leaves learn no metric")
+        each = [importances_of(leaf.row_maps[0]) for leaf in self.leaves_ if leaf.row_maps]
+        return np.asarray(np.mean(each, axis=0))
 
     # -- fitting -------------------------------------------------------------------------------------------------------
 

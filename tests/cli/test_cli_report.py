@@ -101,6 +101,21 @@ def test_the_score_of_a_regression_has_residuals(here, run):
     assert np.abs(np.histogram(errors, edges)[0] - score["residuals"]).sum() <= 4  # float32 at the edges of bins
 
 
+@pytest.mark.parametrize("leaves", [(), ("--leaves", 2)])
+def test_a_learned_metric_is_shown_by_its_importances(here, run, leaves):
+    run("fit", "train.corpus", "a.model", *FIT, "--transform", "metric:max-iter=2", *leaves, "--run", "r")
+    shown = gather("r")["jobs"][0]["figures"]["fit"]["metric"]
+    last = load_model("a.model")[-1 if leaves else 1]
+    importances = last.feature_importances_
+    assert importances.sum() == pytest.approx(1)
+    largest = np.sort(importances)[::-1][:40]
+    assert_allclose(shown["importances"], largest)
+    assert [importances[int(name.removeprefix("column "))] for name in shown["features"]] == shown["importances"]
+    assert unpacked(shown["image"]).argmax() == importances.argmax()
+    if not leaves:
+        assert shown["rounds"] == last.rounds_.tolist()
+
+
 def test_a_resumed_fit_with_another_penalty_is_scored_again(here, run):
     fit = ["fit", "train.corpus", "a.model", *FIT, "--run", "r", "--score", "test.corpus"]
     run(*fit)

@@ -226,6 +226,22 @@ def test_targets_and_predictions_of_a_sample_are_points_near_a_diagonal(tab, tmp
     assert tab.problems == []
 
 
+def test_importances_of_a_learned_metric_are_bars_and_a_picture(tab, tmp_path):
+    shown = {"features": [f"column {i}" for i in range(40)], "importances": [0.5 / (i + 1) for i in range(40)]}
+    image = {"shape": [2, 3], "data": ["AAECAwQF"]}
+    run = make_run(tmp_path / "run")
+    put_figures(run, ("fit", {"metric": {**shown, "count": 784, "rounds": [0.5, 0.1], "image": image}}))
+    tab.open(f"file://{write(run)}", width=390)
+    tab.until("document.querySelectorAll('#fit rect').length == 40")
+    assert tab.evaluate(text("#fit .scroll tr:nth-child(2)")) == "column 050.0 %"
+    assert tab.evaluate("document.querySelectorAll('#fit canvas').length") == 1
+    note = tab.evaluate(text("#fit > .note:last-child"))
+    assert "the 40 largest of 784 features" in note
+    assert "0.5 with equal importances, 0.1 with these" in note
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    assert tab.problems == []
+
+
 def test_names_from_outside_are_text(tab, scheduler, tmp_path):
     changed = [
         ({**message, **({"title": HOSTILE, "run": HOSTILE} if message["kind"] == "job_started" else {})}, now)

@@ -258,6 +258,7 @@ function fit(figures, run) {
         + "rounding of the moments: the limit is 100 alpha"));
   } else nodes.push(facts(pairs));
   if (!figures.score && !figures.tune) nodes.push(note("No rows were scored: --score CORPUS adds errors to this page."));
+  if (Array.isArray(figures.fit.metric?.importances)) nodes.push(...metric(figures.fit.metric));
   const steps = sweep?.excess_by_step;
   if (Array.isArray(steps) && steps.length && steps.every((value) => value > 0)) {
     const floor = Math.min(...steps, sweep.tol ?? 1), logs = steps.map((value) => Math.log10(value / floor) + 0.2);
@@ -268,6 +269,19 @@ function fit(figures, run) {
     note("relative excess of the objective; dashed: the tolerance"));
   }
   return nodes;
+}
+
+function metric({ features, importances, rounds, image, count: all }) {
+  const percent = (share) => `${(100 * share).toFixed(1)} %`;
+  const lines = features.map((name, i) => [name, percent(importances[i])]);
+  const shown = lines.length < all ? `the ${lines.length} largest of ${count(all)} features` : `all ${count(all)} features`;
+  const gain = rounds?.length > 1 ? `; held-out error, as a share of the targets' variance: ${number(rounds[0])
+    } with equal importances, ${number(rounds.at(-1))} with these` : "";
+  return [text("h3", "What the learned metric sees"), div("beside", table(["feature", "importance"], lines, 10),
+    ...(image?.data?.length ? [pictures(image, [["importance of every pixel"]])] : [])),
+    columns("fit", importances, { role: "accent", names: lines.map(([name, share]) => `${name}: ${share}`),
+      show: percent, axis: [features[0], features.at(-1)] }),
+    note(`importance: share of the trace of the metric; ${shown}${gain}`)];
 }
 
 function plan(job) {
