@@ -7,6 +7,7 @@ from .data.corpus import Corpus as Corpus
 from .data.corpus import open_corpus as open_corpus
 from .data.write_corpus import write_corpus as write_corpus
 from .engine.context import executing as executing
+from .engine.rows import cells as cells
 from .engine.sweep import sweep as sweep
 from .estimators import CORAL as CORAL
 from .estimators import DICA as DICA
@@ -23,9 +24,11 @@ from .estimators import LearnedMetric as LearnedMetric
 from .estimators import LinearRegression as LinearRegression
 from .estimators import MomentNormalizer as MomentNormalizer
 from .estimators import Nystroem as Nystroem
+from .estimators import OnSphere as OnSphere
 from .estimators import OrientationFeatures as OrientationFeatures
 from .estimators import PartitionedClassifier as PartitionedClassifier
 from .estimators import PartitionedRegressor as PartitionedRegressor
+from .estimators import Periodic as Periodic
 from .estimators import Projector as Projector
 from .estimators import RandomFourier as RandomFourier
 from .estimators import Rescaler as Rescaler

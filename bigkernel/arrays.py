@@ -13,3 +13,5 @@ Index = slice | Array  # indexes some of the rows or columns
 RowsLike = object
 # y, weights, domains: the same kinds with one value a row (of y also (n, c)), or None where there are none
 ColumnLike = object
+# a DataArray or Dataset of xarray, which need not be installed
+Labelled = Any

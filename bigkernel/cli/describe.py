@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from bigkernel import estimators
 from bigkernel.cli.options import say
 from bigkernel.cli.transforms import read, steps
 from bigkernel.data.corpus import Corpus, require_columns
+from bigkernel.data.zarr_arrays import kind_of
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import last_step
@@ -62,6 +64,28 @@ def chosen_rows(corpus: Corpus, on_bad_rows: str, columns: Sequence[str] | None 
     place = {name: position for position, name in enumerate(names)}
     taken = rows.map(TakeColumns(np.array([place[name] for name in columns])))
     return replace(taken, feature_names=tuple(columns))
+
+
+def is_dataset(path: str) -> bool:
+    """Return whether a path is a file or a group that xarray opens, and no corpus."""
+    place = Path(path)
+    if place.is_file():
+        return place.suffix in (".nc", ".nc4", ".cdf", ".h5")
+    return any((place / name).is_file() for name in ("zarr.json", ".zgroup")) and kind_of(path) is None
+
+
+def open_dataset(path: str) -> Any:
+    """Open a NetCDF file or a zarr group with xarray, lazily."""
+    try:
+        import xarray
+    except ImportError as error:
+        raise ConfigError(f"{path}: reading it needs xarray: pip install xarray") from error
+    try:
+        if Path(path).is_dir():
+            return xarray.open_dataset(path, chunks={}, engine="zarr", consolidated=False)
+        return xarray.open_dataset(path, chunks={})
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: {' '.join(str(error).split())}") from error
 
 
 def build(corpus: Corpus, options: dict[str, Any]) -> Any:

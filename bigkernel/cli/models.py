@@ -248,18 +248,27 @@ def predict(
     (ingest --id-column), else row: its number in the table that was ingested, from 0. Classes are written by name, in
     a zarr group by position if they are text.
 
+    CORPUS may also be a Dataset of xarray, as NetCDF or zarr: then OUT is one too, with its dimensions and coordinates.
+
     With --run DIR an interrupted job keeps what it has written, and --resume writes the rest.
     """
-    from bigkernel.cli.describe import chosen_rows
+    from bigkernel.cli.describe import chosen_rows, is_dataset, open_dataset
     from bigkernel.data.corpus import open_corpus
     from bigkernel.data.prediction_table import ENDINGS, require_replaceable, write_table
     from bigkernel.estimators.evaluation import split
     from bigkernel.estimators.persistence import load_model
 
-    loaded, opened = load_model(model), open_corpus(corpus)
+    loaded = load_model(model)
+    if grid := is_dataset(corpus):
+        opened, given = None, open_dataset(corpus)
+    else:
+        opened = open_corpus(corpus)
+        given = chosen_rows(opened, "refuse", getattr(loaded, "feature_names_in_", None))
     table = out.lower().endswith(ENDINGS)
     _require_target(out, overwrite, "table" if table else "prediction store", run=run)
-    last, rows = split(loaded, chosen_rows(opened, "refuse", getattr(loaded, "feature_names_in_", None)))
+    if table and grid:
+        raise click.UsageError("a table of predictions needs a corpus; give OUT a name without .csv or .parquet")
+    last, rows = split(loaded, given)
     if probability and not table:
         raise click.UsageError("--probability needs an OUT that ends in .csv or .parquet; see --decision")
     if probability and not hasattr(last, "predict_proba"):
@@ -282,7 +291,8 @@ def predict(
                 remove_at_once(store)
         seconds = time.perf_counter() - start
     arrays = {"columns": names} if table else {"arrays": [f"{name} {value.shape}" for name, value in group.arrays()]}
-    show({"rows": opened.n_rows, **arrays, "seconds": seconds}, as_json=as_json, title=out)
+    counted = {"rows": opened.n_rows} if opened else {}
+    show({**counted, **arrays, "seconds": seconds}, as_json=as_json, title=out)
 
 
 @click.command()

@@ -24,7 +24,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice, product
@@ -522,10 +522,18 @@ def stored_fingerprint(array: zarr.Array) -> str:
 
 
 def create(
-    group: zarr.Group, name: str, *, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: Any, compress: bool = True
+    group: zarr.Group,
+    name: str,
+    *,
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    dtype: Any,
+    compress: bool = True,
+    dims: Sequence[str] | None = None,
 ) -> zarr.Array:
     """Create an empty array of ours in `group`: crc32c last, zstd before it when `compress`, no shards.
 
+    `dims` are the names of its dimensions.
     `chunks` may exceed `shape` (the only chunk is then ragged). Each chunk must be written whole, by one task.
     """
     codecs: list[Any] = [ZstdCodec(level=1), Crc32cCodec()] if compress else [Crc32cCodec()]
@@ -537,6 +545,7 @@ def create(
         compressors=codecs,
         fill_value="" if np.dtype(dtype).kind == "T" else 0,
         config={"write_empty_chunks": True},
+        dimension_names=dims,
     )
 
 

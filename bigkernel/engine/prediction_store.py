@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import zarr
@@ -27,12 +28,20 @@ from bigkernel.engine.sweep import execution, sweep
 from bigkernel.errors import DataError
 from bigkernel.events.job import Incident, emit
 from bigkernel.statistics.blend import AnyPredictor, Deviations
-from bigkernel.statistics.moments import add
+from bigkernel.statistics.moments import Statistic, add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
 FORMAT = 2
 WHAT = "predict"  # the name of the sweep that writes them
+
+
+class StoreWriter(Statistic, Protocol):
+    """A statistic that writes to a store."""
+
+    @property
+    def path(self) -> str:
+        """The directory of the store before it is published."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +153,7 @@ def kept_for_run() -> tuple[str, bool]:
     return token_of(job.path), job.resume and Path(job.path, WHAT, "manifest.json").exists()
 
 
-def fill(rows: Rows, writer: PredictionWriter) -> None:
+def fill(rows: Rows, writer: StoreWriter) -> None:
     """Sweep `rows` through `writer` until every chunk of its store is written and verified.
 
     Receipts of a resumed sweep record finished segments, but not that their chunks are still on disk: these are

@@ -5,16 +5,15 @@ a corpus) and the row maps to apply. Rows and sources are plain picklable data: 
 chunk by chunk. Row ids are those of the source.
 
 `source_of` makes a source of arrays, sparse matrices, and tables of other libraries. Dask DataFrames stay lazy, and
-xarray arrays are unwrapped; no library is imported for that, as its objects exist only after its import. pandas frames
-and Arrow tables are arrays for NumPy already.
+matrices of xarray are unwrapped; no library is imported for that, as its objects exist only after its import. pandas
+frames and Arrow tables are arrays for NumPy already. Of Datasets of xarray every cell is a row (`engine.grids`).
 """
 
 from __future__ import annotations
 
 import math
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -33,6 +32,7 @@ from bigkernel.config import Settings, settings
 from bigkernel.data import zarr_arrays
 from bigkernel.data.corpus import COLUMNS, IDENTITY, Corpus, open_corpus
 from bigkernel.data.labels import named_labels
+from bigkernel.engine.grids import Grid, grid_of, is_data_array, is_grid, variables
 from bigkernel.errors import DataError
 from bigkernel.html import table
 from bigkernel.kernels.feature_maps import WithoutCaches
@@ -377,16 +377,7 @@ def unwrapped(values: object, name: str) -> object:
     """
     if is_dask_frame(values):
         return _dask_array(values, name)
-    xarray = sys.modules.get("xarray")
-    if xarray is not None and isinstance(values, xarray.DataArray):
-        return values.data
-    if xarray is not None and isinstance(values, xarray.Dataset):
-        raise DataError(
-            f"{name}: expected an array, found an xarray Dataset of {', '.join(map(str, values)) or 'no variable'}; "
-            "pass one of its variables with dimensions (rows, features), or stack them with to_dataarray() and "
-            "transpose()"
-        )
-    return values
+    return values.data if is_data_array(values) else values
 
 
 def feature_names(values: object) -> object:
@@ -456,8 +447,10 @@ class Rows:
     classes: tuple[int | str, ...] = ()  # labels of a class column `y`, from the corpus, or empty
     bad_rows: Literal["refuse", "skip"] = "refuse"  # "refuse" or "skip" rows with NaN or infinity; see `skip_bad_rows`
     feature_names: tuple[str, ...] = ()  # those of a corpus, where no row map has changed them
+    mapped_names: tuple[str, ...] = ()  # of the features after row maps, where these know them
     ids: dict[str, Source] = field(default_factory=dict)  # columns `row` and `id` of a corpus, not swept
     id_column: str = "id"
+    grid: Grid | None = None  # of which the rows are the cells, in the order of its blocks
 
     def _repr_html_(self) -> str:
         figures = {
@@ -499,7 +492,8 @@ class Rows:
     def map(self, row_map: RowMap) -> Rows:
         """Add a row-wise transform, applied in the task."""
         row_map.width(self.shape[1])  # raises an error for rows that it cannot map
-        return replace(self, row_maps=(*self.row_maps, row_map), feature_names=())
+        renamed = getattr(row_map, "names", lambda before: ())(self.feature_names or self.mapped_names)
+        return replace(self, row_maps=(*self.row_maps, row_map), feature_names=(), mapped_names=renamed)
 
     def skip_bad_rows(self) -> Rows:
         """Leave out rows with NaN or infinity in x, or in a weight, of fits and scores.
@@ -527,7 +521,11 @@ class Rows:
         name = f"{self.name}, rows {start:,} to {stop:,}"
         columns = {key: window(source, start, stop) for key, source in self.columns.items()}
         ids = {key: window(source, start, stop) for key, source in self.ids.items()}
-        return replace(self, x=window(self.x, start, stop), columns=columns, ids=ids, name=name)
+        return replace(self, x=window(self.x, start, stop), columns=columns, ids=ids, name=name, grid=None)
+
+    def flat(self, values: object) -> object:
+        """Return a column that has values for the cells of the grid as one of rows; anything else unchanged."""
+        return values if self.grid is None else self.grid.column(values)
 
     @property
     def persisted(self) -> bool:
@@ -555,7 +553,7 @@ class Rows:
     def restrict(self, start: int, stop: int) -> Rows:
         """Return the rows that a task needs to read start … stop."""
         columns = {name: source.restrict(start, stop) for name, source in self.columns.items()}
-        return replace(self, x=self.x.restrict(start, stop), columns=columns, feature_names=(), ids={})
+        return replace(self, x=self.x.restrict(start, stop), columns=columns, feature_names=(), ids={}, grid=None)
 
     def bounds(self, config: Settings) -> tuple[int, ...]:
         """Return row ids where the steps of a sweep begin: whole chunks of the input, joined up to a few MB."""
@@ -705,7 +703,7 @@ def as_rows(
     group: object = None,
     fold: object = None,
 ) -> Rows:
-    """Return rows of an array (NumPy, Dask, zarr, xarray), a frame (pandas, Dask, Arrow), a Corpus or Rows.
+    """Return rows of an array (NumPy, Dask, zarr), a frame (pandas, Dask, Arrow), xarray, a Corpus or Rows.
 
     Columns that are given here come before those that it has. `DataError`: not a matrix of numbers, or a column of
     another length.
@@ -717,14 +715,55 @@ def as_rows(
         info, ids = X.info, {name: columns.pop(name) for name in IDENTITY if name in columns}
         rows = Rows(columns.pop("x"), columns, name=X.path, classes=info.classes, feature_names=info.feature_names)
         rows = replace(rows, ids=ids, id_column=info.id_column)
+    elif is_grid(X):
+        rows = cells(X)
     else:
         rows = Rows(source_of(X, "X"))
     if len(rows.x.shape) != 2:
         raise DataError(f"{rows.name}: expected a matrix (rows, features), found shape {rows.x.shape}")
     given = {"y": y, "weight": weight, "domain": domain, "group": group, "fold": fold}
-    columns = {name: source_of(values, name) for name, values in given.items() if values is not None}
+    columns = {name: source_of(rows.flat(values), name) for name, values in given.items() if values is not None}
     for name, source in columns.items():
         matrix = len(source.shape) > 1 + (name == "y")
         if not source.shape or source.shape[0] != len(rows) or matrix:
             raise DataError(f"{name}: expected {len(rows)} values, one per row, found shape {source.shape}")
     return replace(rows, columns={**rows.columns, **columns})
+
+
+def cells(dataset: object, features: Iterable[str] | None = None) -> Rows:
+    """Return the cells of a Dataset of xarray as rows, for fits whose features are coordinates too.
+
+    Estimators take a Dataset as it is if all its variables, and no coordinates, are features. Predictions find the
+    features of the fit by name, among both. Cells where a feature is NaN are left out.
+
+    Parameters
+    ----------
+    dataset : Dataset, or DataArray with a dimension "variable", "feature" or "band"
+    features : names of variables and coordinates, which are broadcast against each other; None: all variables. Dates
+        are days since 1970
+
+    Raises
+    ------
+    DataError
+        A name is missing, or a variable holds no numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray
+    >>> from bigkernel import KernelRidge, Matern, OnSphere, cells
+    >>> from sklearn.pipeline import make_pipeline
+    >>> lat, lon = np.linspace(-80, 80, 17), np.arange(0.0, 360, 10)
+    >>> sea = xarray.Dataset(coords={"lat": lat, "lon": lon})
+    >>> heat = (30 * np.cos(np.deg2rad(sea.lat)) + 0 * sea.lon).rename("sst")
+    >>> ridge = KernelRidge(Matern(sigma=1.0), alpha=1e-3, n_landmarks=100, random_state=0)
+    >>> model = make_pipeline(OnSphere(), ridge).fit(cells(sea, ["lat", "lon"]), heat.where(heat > 10))
+    >>> filled = model.predict(sea)
+    >>> filled.dims, filled.name, bool(abs(filled - heat).where(heat > 10).max() < 0.5)
+    (('lat', 'lon'), 'sst', True)
+    """
+    found = variables(dataset, features, "X")
+    grid = grid_of(found, "X")
+    narrow = all(array.dtype.kind in "fiub" and array.dtype.itemsize <= 4 for array in found.values())
+    x = grid.flatten([*found.values()], np.dtype(np.float32 if narrow else np.float64))
+    return Rows(DaskSource(x), bad_rows="skip", feature_names=tuple(found), grid=grid)

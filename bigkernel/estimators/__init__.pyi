@@ -25,6 +25,8 @@ from .ridge import KernelRidgeClassifier as KernelRidgeClassifier
 from .sssl import SSSL as SSSL
 from .sssl import SSSLClassifier as SSSLClassifier
 from .table_encoder import TableEncoder as TableEncoder
+from .transforms import OnSphere as OnSphere
+from .transforms import Periodic as Periodic
 from .transforms import Projector as Projector
 from .transforms import Rescaler as Rescaler
 from .transforms import RowUnion as RowUnion

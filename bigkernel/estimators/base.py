@@ -9,7 +9,7 @@ Shapes: n rows, d features, p columns, c targets.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
@@ -28,12 +28,13 @@ from sklearn.utils._available_if import _AvailableIfDescriptor
 from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import _check_feature_names, check_consistent_length, check_is_fitted
 
-from bigkernel.arrays import Array, ColumnLike, RowsLike
+from bigkernel.arrays import Array, ColumnLike, DType, Labelled, RowsLike
 from bigkernel.config import settings
 from bigkernel.data.atomic_write import require_target
 from bigkernel.data.run_lock import claimed
 from bigkernel.data.zarr_arrays import publishing
-from bigkernel.engine import prediction_store
+from bigkernel.engine import grid_store, prediction_store
+from bigkernel.engine.grids import Grid, grid_of, is_grid, merged, variables
 from bigkernel.engine.rows import DaskSource, NumpySource, Rows, as_rows, is_dask_array
 from bigkernel.engine.sweep import choose_executor, sweep
 from bigkernel.errors import ConfigError, DataError
@@ -58,6 +59,7 @@ from bigkernel.estimators.fit_state import (
 )
 from bigkernel.estimators.inputs import (
     class_targets,
+    grid_targets,
     input_rows,
     is_lazy,
     is_sound,
@@ -392,7 +394,7 @@ class RowsEstimator(BaseEstimator):
         `worst` k > 0 adds k worst-classified rows, or k sampled rows and a histogram of residuals (`ScoreStatistic`).
         """
         check_is_fitted(self)
-        rows = input_rows(self, X, reset=False)
+        rows, y = grid_targets(self, input_rows(self, X, reset=False), y)
         if y is None and "y" not in rows.columns:
             raise DataError(f"{rows.name}: expected labels to score against, found none")
         if isinstance(self, ClassifierMixin):
@@ -447,35 +449,65 @@ class RowsEstimator(BaseEstimator):
         make = make or self._predictor
         if is_sound(X, self):
             return make().values(Chunk(X))
-        rows = replace(input_rows(self, X, reset=False), bad_rows="refuse")
+        rows = input_rows(self, X, reset=False)
+        rows = rows if rows.grid else replace(rows, bad_rows="refuse")
         return _values_in_memory(rows, make()) if rows.in_memory else _lazy_values(rows, make())
 
-    def _from_values(self, values: Array | da.Array) -> Array | da.Array:
+    def _from_values(self, values: Array | da.Array, *, masked: bool = False) -> Array | da.Array:
+        """Return numbers, or labels of the largest values; `masked`: cells of a grid without values have none."""
         inputs = self._require("predict").inputs
         if inputs.classes is None:
             return values[:, 0] if inputs.flat else values
         if is_dask_array(values):
-            return values.map_blocks(_labels, inputs.classes, dtype=inputs.classes.dtype, drop_axis=1)
-        return _labels(values, inputs.classes)
+            dtype = np.dtype(np.float64) if masked and inputs.classes.dtype.kind in "biuf" else inputs.classes.dtype
+            return values.map_blocks(_labels, inputs.classes, dtype, dtype=dtype, drop_axis=1)
+        return _labels(values, inputs.classes, inputs.classes.dtype)
+
+    def _grid(self, X: RowsLike) -> Grid | None:
+        """Return the grid of which the rows are the cells, or None."""
+        if isinstance(X, Rows):
+            return X.grid
+        return grid_of(variables(X, getattr(self, "feature_names_in_", None), "X"), "X") if is_grid(X) else None
+
+    def _on_grid(self, X: RowsLike, values: Array | da.Array, suffix: str = "", last: Array | None = None) -> Labelled:
+        """Return lazy values of rows of a grid as a DataArray or Dataset; `last` are the classes of their columns."""
+        if isinstance(values, np.ndarray) or (grid := self._grid(X)) is None:
+            return values
+        told: Sequence[Mapping[str, str]] = self._require("predict").inputs.targets or [{"name": "prediction"}]
+        attrs = [{key: text for key, text in one.items() if key != "name"} for one in told]
+        if last is not None:
+            return grid.array(values, told[0]["name"], {}, **{"class": last})
+        if values.ndim == 1:
+            return grid.array(values, told[0]["name"] + suffix, attrs[0])
+        names = [one["name"] for one in told] if len(told) == values.shape[1] else range(values.shape[1])
+        arrays = [grid.array(values[:, i], f"{name}{suffix}", attrs[i % len(attrs)]) for i, name in enumerate(names)]
+        return merged(arrays)
 
     @available(_predicts)
     def predict(self, X: RowsLike) -> Array | da.Array:
         """Predict labels (n,) or numbers (n,) or (n, c) of the rows X.
 
-        Returns a NumPy array for NumPy input, a lazy Dask array for Dask and zarr arrays, corpora and Rows.
+        Returns a NumPy array for NumPy input, a lazy Dask array for Dask and zarr arrays, corpora and Rows. Of a
+        Dataset of xarray a DataArray of the same dimensions, coordinates and chunks, which is NaN (among text "") where
+        a variable is.
         """
-        return self._from_values(self._values(X))
+        values = self._values(X)
+        masked = not isinstance(values, np.ndarray) and self._grid(X) is not None
+        return self._on_grid(X, self._from_values(values, masked=masked))
 
     def _with_spread(self) -> AnyPredictor:
         """Return the fitted model with the spread of its predictions."""
         raise ConfigError(f"std: {type(self).__name__} has no predictive standard deviation; use KernelRidge")
 
-    def _mean_and_std(self, X: RowsLike) -> tuple[Array, Array]:
+    def _mean_and_std(self, X: RowsLike) -> Labelled:
         """Predict numbers (n,) or (n, c) and the standard deviations of observations, of the same shape."""
         check_is_fitted(self)
         both = self._values(X, lambda: Deviations(self._with_spread()))
         c = both.shape[1] // 2
-        return (both[:, 0], both[:, 1]) if self._require("predict").inputs.flat else (both[:, :c], both[:, c:])
+        mean, std = (both[:, 0], both[:, 1]) if self._require("predict").inputs.flat else (both[:, :c], both[:, c:])
+        if isinstance(both, np.ndarray) or self._grid(X) is None:
+            return mean, std
+        return merged([self._on_grid(X, mean), self._on_grid(X, std, "_std")])
 
     @available(_predicts)
     def predict_to(
@@ -491,9 +523,9 @@ class RowsEstimator(BaseEstimator):
 
         Parameters
         ----------
-        X : corpus, zarr array or Rows of one
-        path : of the zarr group with `prediction`, and the ids or source rows of a corpus that has them; it appears
-            complete or not at all
+        X : corpus, zarr array or Rows of one, or a Dataset of xarray
+        path : of the zarr group with `prediction`, and the ids or source rows of a corpus that has them; of a Dataset
+            with its coordinates, as `xarray.open_zarr` reads it. It appears complete or not at all
         decision : also write `decision` (n, c)
         std : also write the standard deviations of observations, `std`, as `KernelRidge.predict` returns them
 
@@ -504,7 +536,7 @@ class RowsEstimator(BaseEstimator):
         rows = input_rows(self, X, reset=False)
         bounds = rows.bounds(settings())
         chunk_rows = max(1, bounds[1] if len(bounds) > 1 else 1)
-        if any(start % chunk_rows for start in bounds[:-1]):
+        if rows.grid is None and any(start % chunk_rows for start in bounds[:-1]):
             raise DataError(
                 f"{rows.name}: expected chunks of equal size; use predict(), which returns a lazy array for such input"
             )
@@ -515,14 +547,20 @@ class RowsEstimator(BaseEstimator):
             claimed(path, "the prediction store"),
             publishing(path, kind="predictions", overwrite=overwrite, keep=keep, resume=resume) as scratch,
         ):
+            plain = Rows(rows.x, {}, rows.row_maps, rows.name)
             ids = {rows.id_column: rows.ids["id"]} if "id" in rows.ids else rows.ids
-            prediction_store.create(
-                scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std, ids=ids
-            )
-            writer = prediction_store.PredictionWriter(
-                predictor, str(scratch.absolute()), chunk_rows, decision, flat, std
-            )
-            prediction_store.fill(Rows(rows.x, {}, rows.row_maps, rows.name), writer)
+            if rows.grid is None:
+                prediction_store.create(
+                    scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std, ids=ids
+                )
+                writer = prediction_store.PredictionWriter(
+                    predictor, str(scratch.absolute()), chunk_rows, decision, flat, std
+                )
+                prediction_store.fill(plain, writer)
+            else:
+                named = self._require("predict").inputs.targets or [{"name": "prediction"}]
+                on_grid = grid_store.create(scratch, predictor, rows.grid, named, decision=decision, std=std)
+                prediction_store.fill(plain.skip_bad_rows(), on_grid)
         return prediction_store.open_predictions(path)
 
 
@@ -574,7 +612,9 @@ class Classifier(ClassifierMixin, RowsEstimator):
     def decision_function(self, X: RowsLike) -> Array | da.Array:
         """Compute the values of f: (n, c), or (n,) for two classes (positive: the second)."""
         values = self._values(X)
-        return values[:, 1] - values[:, 0] if len(self.classes_) == 2 else values
+        if len(self.classes_) == 2:
+            return self._on_grid(X, values[:, 1] - values[:, 0])
+        return self._on_grid(X, values, last=self.classes_)
 
     @available(_gives_probabilities)
     def predict_proba(self, X: RowsLike) -> Array | da.Array:
@@ -599,7 +639,9 @@ class Classifier(ClassifierMixin, RowsEstimator):
         if not self._predictor().logits:
             raise ConfigError(f"{type(self).__name__}: fitted with probability=False; fit again with probability=True")
         values = self._predictor().logits_of(self._values(X))
-        return values.map_blocks(function, dtype=np.float64) if is_dask_array(values) else function(values)
+        if not is_dask_array(values):
+            return function(values)
+        return self._on_grid(X, values.map_blocks(function, dtype=np.float64), last=self.classes_)
 
 
 def score_in_memory(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample_weight: ColumnLike) -> float:
@@ -617,13 +659,15 @@ def score_in_memory(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample
     return float(metric(y, predicted, sample_weight=sample_weight))
 
 
-def _labels(values: Array, classes: Array) -> Array:
-    chosen: Array = classes[np.argmax(values, axis=1)]
+def _labels(values: Array, classes: Array, dtype: DType) -> Array:
+    chosen: Array = classes[np.argmax(values, axis=1)].astype(dtype, copy=False)
+    if (missing := np.isnan(values[:, 0])).any():  # cells of a grid
+        chosen[missing] = np.nan if dtype.kind == "f" else ""
     return chosen
 
 
 def training_values(rows: Rows, predictor: BlockPredictor) -> Array:
-    """Compute f of rows of a fit, (n, c), where its sweeps run; 0 for bad rows that it skips."""
+    """Compute f of rows of a fit, (n, c), where its sweeps run; NaN for bad rows that it skips."""
     if rows.in_memory:
         return _values_in_memory(rows, predictor)
     chosen = choose_executor(rows)
@@ -679,7 +723,7 @@ def _chunk_values(
     chunk, bad = rows.validate_or_mask(replace(rows.read(start, stop), block_rows=block_rows))
     values = predictor.values(chunk)
     if bad:
-        values[np.asarray(chunk.weight) == 0] = 0
+        values[np.asarray(chunk.weight) == 0] = np.nan
     return values
 
 

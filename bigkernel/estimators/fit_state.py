@@ -46,6 +46,7 @@ class Inputs:
     domains: Array | None = None
     source_domains: Array | None = None
     target_domains: Array | None = None
+    targets: tuple[Mapping[str, str], ...] | None = None  # name and units of each, where variables of xarray were given
 
     @classmethod
     def of(cls, estimator: BaseEstimator) -> Self:

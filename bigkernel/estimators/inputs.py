@@ -40,10 +40,12 @@ from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus, require_same_columns
 from bigkernel.data.labels import is_missing, looks_missing
+from bigkernel.engine.grids import describe, is_grid
 from bigkernel.engine.rows import (
     ClassWeightSource,
     Rows,
     as_rows,
+    cells,
     feature_names,
     is_dask_array,
     is_dask_frame,
@@ -66,7 +68,7 @@ CLASS_WEIGHT: dict[str, list[object]] = {"class_weight": [dict, StrOptions({"bal
 
 def is_lazy(X: RowsLike) -> bool:
     """Return whether X is read chunk by chunk rather than held in memory."""
-    if isinstance(X, Rows | Corpus | zarr.Array) or is_dask_frame(X) or is_dask_array(X):
+    if isinstance(X, Rows | Corpus | zarr.Array) or is_dask_frame(X) or is_dask_array(X) or is_grid(X):
         return True
     return dask.is_dask_collection(X) and is_dask_array(unwrapped(X, "X"))  # of xarray
 
@@ -80,8 +82,9 @@ def input_rows(estimator: BaseEstimator, X: RowsLike, *, reset: bool) -> Rows:
     """Read X as rows without targets; set (`reset`) or compare the estimator's n_features_in_ and feature names."""
     if not is_lazy(X):
         return as_rows(validate_input(estimator, X, reset=reset)[0])
-    rows, frame = as_rows(X), feature_names(X)
-    if not reset and rows.feature_names and (names := getattr(estimator, "feature_names_in_", None)) is not None:
+    names = None if reset else getattr(estimator, "feature_names_in_", None)
+    rows, frame = cells(X, names) if is_grid(X) else as_rows(X), feature_names(X)
+    if rows.feature_names and names is not None:
         require_same_columns(rows.name, rows.feature_names, names, "the fit")
     try:
         if reset or frame is not None:
@@ -187,10 +190,13 @@ def read_training(
     """
     if is_lazy(X):
         rows = input_rows(estimator, X, reset=known is None)
+        targets_named = describe(y)
+        rows, y = grid_targets(estimator, rows, y)
         _require_y(estimator, rows, y)
         if isinstance(estimator, ClassifierMixin) and y is not None and not is_lazy(y):
             y = labels_in_memory(estimator, y)
     else:
+        targets_named = None
         X, y = _validated(estimator, X, y, reset=known is None)
         rows = as_rows(X)
         sample_weight = validated_weight(sample_weight, len(rows))
@@ -204,7 +210,7 @@ def read_training(
             raise DataError(f"classes: expected those of the first call, {labels.tolist()}, found {listed.tolist()}")
         rows, targets = class_targets(estimator, rows, y, labels)
         rows = as_rows(rows, weight=sample_weight, domain=domain)
-        inputs = known or replace(Inputs.of(estimator), classes=labels)
+        inputs = known or replace(Inputs.of(estimator), classes=labels, targets=targets_named)
         return Training(weigh_classes(estimator, rows, targets, inputs), targets, inputs)
     rows = as_rows(rows, y, weight=sample_weight, domain=domain)
     shape = rows.columns["y"].shape
@@ -213,10 +219,34 @@ def read_training(
     targets = Targets(width, missing=-1 if y is None and rows.classes else None)
     if known is None:
         shift = near_target(rows, targets) if getattr(estimator, "fit_intercept", False) else np.zeros(width)
-        known = replace(Inputs.of(estimator), flat=len(shape) == 1, target_shift=shift)
+        known = replace(Inputs.of(estimator), flat=len(shape) == 1, target_shift=shift, targets=targets_named)
     elif width != len(known.shift):
         raise DataError(f"y: expected {len(known.shift)} targets as before, found {width}")
     return Training(rows, replace(targets, shift=known.shift) if known.shift.any() else targets, known)
+
+
+def grid_targets(estimator: BaseEstimator, rows: Rows, y: ColumnLike) -> tuple[Rows, ColumnLike]:
+    """Return targets that have a value for every cell of a grid as a column; classes become one of the rows.
+
+    A cell without a target (NaN; None or "" among text) is unlabelled, as rows of a corpus may be.
+    """
+    if rows.grid is None or y is None or (flat := rows.flat(y)) is y:
+        return rows, y
+    if not isinstance(estimator, ClassifierMixin):
+        return rows, flat
+    given = np.asarray(flat)
+    if given.dtype.kind in "OTU":
+        given = given.astype(object)
+        given[given == ""] = None
+    labels = plain_labels(given)
+    classes = np.unique(labels[~no_label(labels)])
+    if labels.dtype.kind not in "TU":
+        whole = labels.astype(np.int64)
+        if not np.array_equal(whole, labels):
+            raise DataError("y: expected whole numbers or text as classes, found fractions")
+        return replace(as_rows(rows, whole), classes=tuple(classes.astype(np.int64).tolist())), None
+    codes = np.where(no_label(labels), -1, np.searchsorted(classes, labels))
+    return replace(as_rows(rows, codes), classes=tuple(classes.tolist())), None
 
 
 def _require_y(estimator: BaseEstimator, rows: Rows, y: ColumnLike) -> None:

@@ -58,6 +58,8 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "Rescaler": (),
     "UnitNormalizer": (),
     "Standardizer": ("mean_", "scale_"),
+    "OnSphere": ("columns_",),
+    "Periodic": ("columns_", "periods_"),
     "Projector": ("mean_", "components_", "explained_variance_", "explained_variance_ratio_"),
     "CORAL": ("source_mean_", "source_components_", "source_domains_"),
     "SubspaceAlignment": ("mean_", "components_", "source_mean_", "source_components_", "source_domains_"),

@@ -31,7 +31,17 @@ from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.eigenfunctions import PrincipalAxes, principal_axes
 from bigkernel.statistics.moments import FeatureSums, Moments, MomentStatistic
 from bigkernel.streaming.chunk import RowMap
-from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, map_rows
+from bigkernel.streaming.row_maps import (
+    Circles,
+    LinearMap,
+    Scale,
+    SideBySide,
+    Sphere,
+    Standardize,
+    UnitNorm,
+    float_of,
+    map_rows,
+)
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -175,6 +185,101 @@ def principal_axes_of(
         some = "of a domain " if "domain" in columns else ""
         raise DataError(f"{rows.name}: all rows {some}are equal (n_samples = {len(rows)}); expected rows that vary")
     return found
+
+
+def _fit_positions(estimator: RowTransformer, X: RowsLike, columns: Sequence[object]) -> list[int]:
+    """Fit a transformer, and return the positions of columns by name or position; `ConfigError` for others."""
+    estimator._validate_params()
+    rows = input_rows(estimator, X, reset=True)
+    names = [str(name) for name in getattr(estimator, "feature_names_in_", rows.mapped_names)]
+    found = []
+    for column in columns:
+        place = names.index(str(column)) if column in names else column
+        if not isinstance(place, int | np.integer) or not 0 <= place < estimator.n_features_in_:
+            raise ConfigError(
+                f"{type(estimator).__name__}: expected columns among {names or range(estimator.n_features_in_)}, "
+                f"found {column!r}"
+            )
+        found.append(int(place))
+    return found
+
+
+class OnSphere(RowTransformer):
+    """Replace latitude and longitude by a point of a sphere, so that distances are those through the sphere.
+
+    Near places are near across the date line and at the poles. The three coordinates come behind the other columns.
+
+    Parameters
+    ----------
+    latitude, longitude : names or positions of columns, in degrees
+    radius : float, in the unit of the kernel's width: 6371 for kilometres on Earth
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import OnSphere
+    >>> OnSphere(0, 1, radius=2).fit_transform(np.array([[0.0, 180.0], [90.0, 0.0]])).round(3) + 0.0
+    array([[-2.,  0.,  0.],
+           [ 0.,  0.,  2.]])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
+        "latitude": [str, Integral],
+        "longitude": [str, Integral],
+        "radius": [Interval(Real, 0, None, closed="neither")],
+    }
+
+    def __init__(self, latitude: str | int = "lat", longitude: str | int = "lon", *, radius: float = 1.0) -> None:
+        set_parameters(self, locals())
+
+    def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
+        """Find the columns."""
+        self.columns_ = np.array(_fit_positions(self, X, (self.latitude, self.longitude)))
+        return self
+
+    def _row_map(self) -> RowMap:
+        return Sphere(int(self.columns_[0]), int(self.columns_[1]), float(self.radius))
+
+
+class Periodic(RowTransformer):
+    """Replace columns that repeat by points of a circle: the cosine and the sine of 2π times column/period.
+
+    Two columns for each come behind the others.
+
+    Parameters
+    ----------
+    columns : name or position of a column, or a list of them
+    period : float, or a list with one for each column: 24 for hours, 365.25 for days of the year
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import Periodic
+    >>> Periodic(0, 24).fit_transform(np.array([[0.0], [6.0], [24.0]])).round(3) + 0.0
+    array([[1., 0.],
+           [0., 1.],
+           [1., 0.]])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
+        "columns": [str, Integral, list, tuple],
+        "period": [Interval(Real, 0, None, closed="neither"), list, tuple],
+    }
+
+    def __init__(self, columns: str | int | Sequence[str | int], period: float | Sequence[float]) -> None:
+        set_parameters(self, locals())
+
+    def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
+        """Find the columns."""
+        given = [self.columns] if isinstance(self.columns, str | int | np.integer) else [*self.columns]
+        self.columns_ = np.array(_fit_positions(self, X, given), np.int64)
+        self.periods_ = np.broadcast_to(np.asarray(self.period, np.float64), len(given)).copy()
+        if not (self.periods_ > 0).all():
+            raise ConfigError(f"period: expected positive numbers, found {self.period!r}")
+        return self
+
+    def _row_map(self) -> RowMap:
+        return Circles(self.columns_, self.periods_)
 
 
 class Projector(RowTransformer):

@@ -26,11 +26,21 @@ from bigkernel.statistics.blend import Blend, Everywhere, Member, Tree
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.statistics.predictor import Projection, Spread, log_softmax, softmax
 from bigkernel.streaming.chunk import Chunk, RowMap, is_plain, mapped_width
-from bigkernel.streaming.row_maps import LinearMap, Scale, SideBySide, Standardize, UnitNorm, float_of, map_rows
+from bigkernel.streaming.row_maps import (
+    Circles,
+    LinearMap,
+    Scale,
+    SideBySide,
+    Sphere,
+    Standardize,
+    UnitNorm,
+    float_of,
+    map_rows,
+)
 
 _MADE = (Sum, Product, Scaled, OnColumns)
 _FEATURES = (IdentityMap, LandmarkMap)
-_MAPS = (Scale, UnitNorm, Standardize, LinearMap, SideBySide, Projection)
+_MAPS = (Scale, UnitNorm, Standardize, LinearMap, SideBySide, Circles, Sphere, Projection)
 # imported on demand
 _KERNEL_NEEDS_MORE = "predictor: the {} kernel needs more than NumPy; use load_model instead"
 _IMAGE_MAPS = ("MomentNormalise", "Orientations")

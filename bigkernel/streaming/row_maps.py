@@ -116,6 +116,78 @@ class TakeColumns:
         return np.take(x, self.positions, axis=1)
 
 
+class _Turned:
+    """Base of row maps that replace columns by points of circles or spheres, behind the other columns."""
+
+    name: ClassVar[str]
+
+    @property
+    def replaced(self) -> Array:
+        """Positions of the columns that are replaced."""
+        raise NotImplementedError
+
+    def points(self, x: Array) -> list[Array]:
+        """Compute the new columns (n,) from those that are replaced, (n, k)."""
+        raise NotImplementedError
+
+    def names(self, before: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the names of the features after the map; () if those before it are unknown."""
+        if not before:
+            return ()
+        kept = [name for i, name in enumerate(before) if i not in self.replaced]
+        return (*kept, *(f"{self.name} {i}" for i in range(self.width(len(before)) - len(kept))))
+
+    def width(self, d: int) -> int:
+        taken = self.replaced
+        if not (len({*taken.tolist()}) == len(taken) and ((taken >= 0) & (taken < d)).all()):
+            raise DataError(f"{type(self).__name__}: expected distinct columns of {d}, found {taken.tolist()}")
+        return d - len(taken) + len(self.points(np.zeros((0, len(taken)))))
+
+    def cost(self, d: int, itemsize: int) -> MapCost:
+        width = self.width(d)
+        return MapCost(40.0 * width, 2 * width * itemsize)
+
+    def apply(self, x: Array) -> Array:
+        points = self.points(x[:, self.replaced])
+        return np.column_stack([np.delete(x, self.replaced, axis=1), *points]).astype(x.dtype, copy=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Circles(_Turned):
+    """Columns of some periods p as points of unit circles, cos 2πx/p and sin 2πx/p, behind the other columns."""
+
+    columns: Array  # (k,) positions
+    periods: Array  # (k,)
+    name: ClassVar[str] = "periodic"
+
+    @property
+    def replaced(self) -> Array:
+        return self.columns
+
+    def points(self, x: Array) -> list[Array]:
+        angles = (2 * np.pi / self.periods).astype(x.dtype) * x
+        return [turn(angles[:, i]) for i in range(angles.shape[1]) for turn in (np.cos, np.sin)]
+
+
+@dataclass(frozen=True, eq=False)
+class Sphere(_Turned):
+    """Latitude and longitude in degrees as points of a sphere, (3,), behind the other columns."""
+
+    latitude: int  # position of the column
+    longitude: int
+    radius: float
+    name: ClassVar[str] = "on-sphere"
+
+    @property
+    def replaced(self) -> Array:
+        return np.array([self.latitude, self.longitude])
+
+    def points(self, x: Array) -> list[Array]:
+        up, east = np.deg2rad(x).T
+        level = np.asarray(self.radius, x.dtype) * np.cos(up)
+        return [level * np.cos(east), level * np.sin(east), np.asarray(self.radius, x.dtype) * np.sin(up)]
+
+
 # Every product has the same number of rows, so that with one BLAS thread the bits of a row never depend on its place.
 # OpenBLAS' float32 kernel for AVX2 sums the first and the last eight rows of a call in another order than those between
 # them, which hold ours. A product with one column would call another routine.
