@@ -276,7 +276,8 @@ class Deviations(BlockPredictor):
 
     def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:
         """Return rows of the chunk in blocks that the memory of a task allows."""
-        return self.model.blocks_of(replace(chunk, block_rows=min(chunk.block_rows, self._most_rows)), index)
+        chunk = replace(chunk, block_rows=min(chunk.block_rows, self._most_rows))
+        return self.model.blocks_of(chunk, index) if isinstance(self.model, Blend) else chunk.blocks(index)
 
 
 AnyPredictor = Predictor | Blend

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from bigkernel.kernels.random_fourier import BlockMap, FourierMap  # imports SciPy
 
 _PREPARING = Lock()
+# of the features of a block: 12 features, m = 4,000, float32: 1.04 ns a value with 131 rows, 1.6 ns with 2,048. With
+# 784 features the product is slower in blocks of few rows, by a tenth with 128
+_TILE_BYTES = 2**21
 
 
 class BlockPredictor(WithoutCaches, ABC):
@@ -153,6 +156,11 @@ class Predictor(BlockPredictor):
                 if isinstance(self.features, LandmarkMap):
                     _ = self.features.bound
                 _ = self.weights
+
+    def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:
+        """Return rows of the chunk in blocks whose features stay in the cache of a core, if their product is small."""
+        rows = max(_TILE_BYTES // max(1, self.features.cost.row_bytes), 2 * self.n_features)
+        return replace(chunk, block_rows=min(chunk.block_rows, rows)).blocks(index)
 
     def fill(self, chunk: Chunk, block: Index, out: Array) -> None:
         """Write f of rows of the chunk into out (b, c) float64, one slice of columns after another."""
