@@ -9,7 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Laplacian, Matern, Nystroem, executing
 from bigkernel.kernels import feature_maps
 from bigkernel.kernels.feature_maps import LandmarkSlices
-from bigkernel.solvers import posterior
+from bigkernel.statistics import blend
+from bigkernel.statistics.blend import Deviations
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
 
@@ -78,10 +79,15 @@ def test_slices_do_not_change_a_transform(monkeypatch):
 def test_blocks_of_deviations_fit_their_memory_limit(monkeypatch):
     model = KernelRidge(Gaussian(1.5), n_landmarks=M, random_state=0, dtype="float64").fit(X, Y[:, 0])
     mean, deviation = model.predict(X, return_std=True)
-    before = model._spread_predictor()
-    monkeypatch.setattr(posterior, "BLOCK_BYTES", 5 * (before.features.cost.row_bytes + before.row_bytes))
-    assert model._spread_predictor().most_rows == 5
-    assert before.work_bytes(2048) - before.fixed_bytes == posterior.BLOCK_BYTES
+    before = Deviations(model._with_spread())
+    row_bytes = before.model.spread_cost.row_bytes
+    monkeypatch.setattr(blend, "_SPREAD_BYTES", 5 * row_bytes)
+    assert before._most_rows == 5
+    assert (
+        before.work_bytes(2048)
+        == before.work_bytes(5)
+        == before.work_bytes(4) + (row_bytes + before.model.features.cost.row_bytes)
+    )
     again, narrower = model.predict(X, return_std=True)
     assert_allclose(again, mean, rtol=1e-12)
     assert_allclose(narrower, deviation, rtol=1e-12)

@@ -59,6 +59,8 @@ FITS = {
     "standardizer": (bigkernel.Standardizer(), ()),
     "pose": (bigkernel.MomentNormalizer(image_shape=(2, 2)), ()),
     "strokes": (bigkernel.OrientationFeatures(), ()),
+    "sphere": (bigkernel.OnSphere(0, 1), ()),
+    "periodic": (bigkernel.Periodic(0, 2.0), ()),
     "projector": (bigkernel.Projector(2), ()),
     "table": (bigkernel.TableEncoder(), ()),
     "correlations": (bigkernel.CORAL(), (PARTLY,)),
