@@ -41,6 +41,7 @@ class GridWriter:
     grid: Grid  # without coordinates
     names: tuple[str, ...]  # of the arrays: of one for each column of the values, or of the labels
     decision: bool
+    chunk_rows: int  # most rows of a chunk, which may have several blocks
 
     def zero(self) -> Accumulator:
         return {"rows": np.zeros(1)}
@@ -49,8 +50,8 @@ class GridWriter:
         return add(a, b)
 
     def footprint(self, block_rows: int) -> Footprint:
-        predictor, most = self.predictor, math.prod(max(sizes) for sizes in self.grid.chunks)
-        written = 3 * most * predictor.width * 8
+        predictor = self.predictor
+        written = 3 * self.chunk_rows * predictor.width * 8
         return Footprint(predictor.flops_per_row, 8, predictor.work_bytes(block_rows) + written)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
@@ -100,6 +101,7 @@ def create(
     grid: Grid,
     targets: Sequence[Mapping[str, str]],
     *,
+    chunk_rows: int,
     decision: bool,
     std: bool,
 ) -> GridWriter:
@@ -136,7 +138,9 @@ def create(
         warnings.simplefilter("ignore")  # it is not part of zarr's specification, but what xarray reads first
         zarr.consolidate_metadata(group.store, zarr_format=3)
     writer_names = (*names, *(f"{name}_std" for name in names if std))
-    return GridWriter(predictor, str(Path(path).absolute()), replace(grid, coords={}), writer_names, decision)
+    return GridWriter(
+        predictor, str(Path(path).absolute()), replace(grid, coords={}), writer_names, decision, chunk_rows
+    )
 
 
 def _write_coordinate(group: zarr.Group, name: str, coordinate: object) -> bool:

@@ -394,7 +394,7 @@ class RowsEstimator(BaseEstimator):
         `worst` k > 0 adds k worst-classified rows, or k sampled rows and a histogram of residuals (`ScoreStatistic`).
         """
         check_is_fitted(self)
-        rows, y = grid_targets(self, input_rows(self, X, reset=False), y)
+        rows, y = grid_targets(input_rows(self, X, reset=False), y, classes=isinstance(self, ClassifierMixin))
         if y is None and "y" not in rows.columns:
             raise DataError(f"{rows.name}: expected labels to score against, found none")
         if isinstance(self, ClassifierMixin):
@@ -559,7 +559,10 @@ class RowsEstimator(BaseEstimator):
                 prediction_store.fill(plain, writer)
             else:
                 named = self._require("predict").inputs.targets or [{"name": "prediction"}]
-                on_grid = grid_store.create(scratch, predictor, rows.grid, named, decision=decision, std=std)
+                largest = max((stop - start for start, stop in pairwise(bounds)), default=1)
+                on_grid = grid_store.create(
+                    scratch, predictor, rows.grid, named, chunk_rows=largest, decision=decision, std=std
+                )
                 prediction_store.fill(plain.skip_bad_rows(), on_grid)
         return prediction_store.open_predictions(path)
 

@@ -191,7 +191,8 @@ def read_training(
     if is_lazy(X):
         rows = input_rows(estimator, X, reset=known is None)
         targets_named = describe(y)
-        rows, y = grid_targets(estimator, rows, y)
+        rows, y = grid_targets(rows, y, classes=isinstance(estimator, ClassifierMixin))
+        sample_domain = rows.flat(sample_domain)
         _require_y(estimator, rows, y)
         if isinstance(estimator, ClassifierMixin) and y is not None and not is_lazy(y):
             y = labels_in_memory(estimator, y)
@@ -225,28 +226,28 @@ def read_training(
     return Training(rows, replace(targets, shift=known.shift) if known.shift.any() else targets, known)
 
 
-def grid_targets(estimator: BaseEstimator, rows: Rows, y: ColumnLike) -> tuple[Rows, ColumnLike]:
-    """Return targets that have a value for every cell of a grid as a column; classes become one of the rows.
+def grid_targets(rows: Rows, y: ColumnLike, *, classes: bool) -> tuple[Rows, ColumnLike]:
+    """Return targets that have a value for every cell of a grid as a column; `classes` become one of the rows.
 
     A cell without a target (NaN; None or "" among text) is unlabelled, as rows of a corpus may be.
     """
     if rows.grid is None or y is None or (flat := rows.flat(y)) is y:
         return rows, y
-    if not isinstance(estimator, ClassifierMixin):
+    if not classes:
         return rows, flat
     given = np.asarray(flat)
     if given.dtype.kind in "OTU":
         given = given.astype(object)
         given[given == ""] = None
     labels = plain_labels(given)
-    classes = np.unique(labels[~no_label(labels)])
+    known = np.unique(labels[~no_label(labels)])
     if labels.dtype.kind not in "TU":
         whole = labels.astype(np.int64)
         if not np.array_equal(whole, labels):
             raise DataError("y: expected whole numbers or text as classes, found fractions")
-        return replace(as_rows(rows, whole), classes=tuple(classes.astype(np.int64).tolist())), None
-    codes = np.where(no_label(labels), -1, np.searchsorted(classes, labels))
-    return replace(as_rows(rows, codes), classes=tuple(classes.tolist())), None
+        return replace(as_rows(rows, whole), classes=tuple(known.astype(np.int64).tolist())), None
+    codes = np.where(no_label(labels), -1, np.searchsorted(known, labels))
+    return replace(as_rows(rows, codes), classes=tuple(known.tolist())), None
 
 
 def _require_y(estimator: BaseEstimator, rows: Rows, y: ColumnLike) -> None:
@@ -481,11 +482,12 @@ def read_cells(
     if not is_lazy(X):
         sample_weight = validated_weight(sample_weight, len(rows))
     if labels:
+        rows, y = grid_targets(rows, y, classes=True)
         _require_y(estimator, rows, y)
     kept = {"domain", "weight"} | ({"y"} if labels else set())
     kept |= {"group"} if groups or getattr(estimator, "probability", False) else set()
     rows = replace(rows, columns={column: rows.columns[column] for column in kept & set(rows.columns)})
-    domain, names = domain_column(sample_domain)
+    domain, names = domain_column(rows.flat(sample_domain))
     rows = as_rows(rows, weight=sample_weight, domain=domain)
     classes: Array | None = None
     targets = Targets(0, np.zeros(0, np.int64))

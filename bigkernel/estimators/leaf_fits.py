@@ -50,7 +50,8 @@ class AllRows:
     def __init__(self, rows: Rows, targets: Targets) -> None:
         columns = {name: source for name, source in rows.columns.items() if name in COLUMNS}
         classes = () if targets.classes is None else tuple(range(targets.width))
-        self.rows, self.targets = replace(rows, columns=columns, ids={}, feature_names=(), classes=classes), targets
+        self.rows = replace(rows, columns=columns, ids={}, feature_names=(), classes=classes, grid=None)
+        self.targets = targets
         if not rows.in_memory:
             self.rows = replace(self.rows, x=NumpySource(np.empty((0, rows.x.shape[1]), rows.dtype)), columns={})
 

@@ -168,7 +168,7 @@ class LearnedMetric(RowTransformer):
     def _sample(self, X: RowsLike, y: ColumnLike, rng: np.random.RandomState) -> tuple[Sample, Array]:
         """Draw labelled rows in random order: centred, with targets of variance 1; also return their centre."""
         rows = input_rows(self, X, reset=True)
-        values, classes, labelled = _read_targets(rows, y)
+        values, classes, labelled = _read_targets(rows, rows.flat(y))
         if "weight" in rows.columns:
             labelled &= np.asarray(rows.column("weight")) > 0
         known = np.flatnonzero(labelled)

@@ -148,6 +148,27 @@ def test_turned_columns_are_points_of_circles_and_spheres():
         bk.OnSphere(1, 1).fit_transform(X)
 
 
+def test_leaves_metrics_searches_and_domains_take_grids(tmp_path):
+    sea = SEA.chunk(CHUNKS).map(lambda one: (one - one.mean()) / one.std())
+    leaves = bk.PartitionedRegressor(clone(RIDGE), 2, posterior=True, random_state=0)
+    metric = bk.LearnedMetric(n_landmarks=30, max_iter=2, random_state=0)
+    model = make_pipeline(metric, leaves).fit(sea, GIVEN)
+    predicted = model.predict(sea, return_std=True)
+    assert list(predicted.data_vars) == ["chl", "chl_std"]
+    assert_array_equal(np.isfinite(predicted.chl_std), SOUND)
+    assert model.score(sea, GIVEN) > 0.9
+    stages = bk.ResidualRegressor([("line", bk.Ridge()), ("rest", clone(RIDGE))]).fit(sea, GIVEN)
+    assert stages.score(sea, GIVEN) > 0.9
+    search = bk.SweepSearchCV(clone(RIDGE), {"alpha": [1e-3, 1.0]}, cv=3).fit(sea, GIVEN)
+    assert search.best_params_ == {"alpha": 1e-3}
+    assert search.predict(sea).dims == ("time", "lat", "lon")
+    north = xr.where(SEA.lat > 0, 1, 0)
+    moved = bk.DICA(n_components=2, n_landmarks=30, random_state=0).fit(sea, WARM, sample_domain=north)
+    assert moved.domains_.tolist() == [0, 1]
+    weighted = clone(RIDGE).fit(sea, GIVEN, sample_weight=1.0 + north)
+    assert not np.allclose(weighted.dual_coef_, clone(RIDGE).fit(sea, GIVEN).dual_coef_)
+
+
 def made(**variables):
     return xr.Dataset(variables)
 
