@@ -142,7 +142,7 @@ class Predictor(BlockPredictor):
 
     def work_bytes(self, block_rows: int) -> int:
         """Return the bytes that a task needs to predict, without its chunk."""
-        return self.fixed_bytes + block_rows * (self.features.cost.row_bytes + self.row_bytes)
+        return self.fixed_bytes + min(block_rows, self._most_rows) * (self.features.cost.row_bytes + self.row_bytes)
 
     @cached_property
     def weights(self) -> Array:
@@ -159,8 +159,11 @@ class Predictor(BlockPredictor):
 
     def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:
         """Return rows of the chunk in blocks whose features stay in the cache of a core, if their product is small."""
-        rows = max(_TILE_BYTES // max(1, self.features.cost.row_bytes), 2 * self.n_features)
-        return replace(chunk, block_rows=min(chunk.block_rows, rows)).blocks(index)
+        return replace(chunk, block_rows=min(chunk.block_rows, self._most_rows)).blocks(index)
+
+    @property
+    def _most_rows(self) -> int:
+        return max(_TILE_BYTES // max(1, self.features.cost.row_bytes), 2 * self.n_features)
 
     def fill(self, chunk: Chunk, block: Index, out: Array) -> None:
         """Write f of rows of the chunk into out (b, c) float64, one slice of columns after another."""
@@ -173,7 +176,8 @@ class Predictor(BlockPredictor):
     def spread_cost(self) -> MapCost:
         """The cost of standard deviations."""
         assert self.spread is not None
-        return self.spread.cost
+        cost = self.spread.cost
+        return replace(cost, row_bytes=cost.row_bytes + self.features.cost.row_bytes)
 
     def fill_both(self, chunk: Chunk, block: Index, mean: Array, std: Array) -> None:
         """Write f of rows of the chunk and the standard deviations of y around it, both (b, c) float64."""
