@@ -11,7 +11,7 @@ import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,48 +21,30 @@ from bigkernel.arrays import Array, DType
 from bigkernel.data import zarr_arrays
 from bigkernel.data.atomic_write import require_free, writing
 from bigkernel.data.visible import log_of
-from bigkernel.engine.grids import Grid
-from bigkernel.engine.prediction_store import FORMAT
+from bigkernel.engine.grids import Grid, label_cells, label_dtype, named
+from bigkernel.engine.prediction_store import FORMAT, StoreWriter
 from bigkernel.errors import DataError
 from bigkernel.statistics.blend import AnyPredictor, Deviations
-from bigkernel.statistics.moments import add
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
+from bigkernel.streaming.plan import Accumulator
 
 log = log_of(__name__)
 
 
 @dataclass(frozen=True, eq=False)
-class GridWriter:
-    """A statistic that writes f of every block to the store at `path`; accumulates the number of rows."""
+class GridWriter(StoreWriter):
+    """Writes the blocks of a grid, each one chunk of the arrays; a chunk of rows may have several."""
 
-    predictor: AnyPredictor | Deviations
-    path: str = field(metadata=NOT_COMPARED)
     grid: Grid  # without coordinates
-    names: tuple[str, ...]  # of the arrays: of one for each column of the values, or of the labels
-    decision: bool
-    chunk_rows: int  # most rows of a chunk, which may have several blocks
-
-    def zero(self) -> Accumulator:
-        return {"rows": np.zeros(1)}
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        return add(a, b)
-
-    def footprint(self, block_rows: int) -> Footprint:
-        predictor = self.predictor
-        written = 3 * self.chunk_rows * predictor.width * 8
-        return Footprint(predictor.flops_per_row, 8, predictor.work_bytes(block_rows) + written)
+    names: tuple[str, ...]  # of the arrays: one for each column of the values, or one of labels
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         values = self.predictor.values(chunk)
-        bad = np.zeros(len(chunk), bool) if chunk.weight is None else np.asarray(chunk.weight) == 0
-        values[bad] = np.nan
+        if chunk.weight is not None:
+            values[np.asarray(chunk.weight) == 0] = np.nan  # bad rows
         arrays = dict(zip(self.names, values.T, strict=False))
         if (classes := self.predictor.classes) is not None:
-            labels = classes[np.argmax(values, axis=1)].astype(_of_labels(classes))
-            labels[bad] = np.nan if labels.dtype.kind == "f" else ""
-            arrays = {self.names[0]: labels}
+            arrays = {self.names[0]: label_cells(values, classes)}
         if self.decision:
             arrays["decision"] = values
         with chunk.work.stage("write"):
@@ -70,9 +52,7 @@ class GridWriter:
         total["rows"] += len(chunk)
 
     def _write(self, chunk: Chunk, arrays: Mapping[str, Array]) -> None:
-        if zarr_arrays.has_manifest(self.path):
-            raise DataError(f"{self.path}: already published; write changed rows to a new store")
-        group = zarr.open_group(self.path, mode="r+", zarr_format=3)
+        group = self.open_scratch()
         ends = np.cumsum([math.prod(self.grid.block_shape(block)) for block in self.grid.blocks])
         first, last = np.searchsorted(ends, [chunk.start, chunk.start + len(chunk) - 1], side="right")
         at = 0
@@ -90,16 +70,11 @@ class GridWriter:
                     )
 
 
-def _of_labels(classes: Array) -> DType:
-    """Return the dtype in which labels are stored: numbers may be NaN, text may be ""."""
-    return np.dtype(np.float64) if classes.dtype.kind in "biuf" else np.dtypes.StringDType()
-
-
 def create(
     path: str | os.PathLike[str],
     predictor: AnyPredictor | Deviations,
     grid: Grid,
-    targets: Sequence[Mapping[str, str]],
+    targets: Sequence[Mapping[str, str]] | None,
     *,
     chunk_rows: int,
     decision: bool,
@@ -110,37 +85,32 @@ def create(
     if any({*sizes[:-1]} - {sizes[0]} or sizes[-1] > sizes[0] for sizes in grid.chunks):
         raise DataError(f"X: expected chunks of equal size along every dimension, found {grid.chunks}; call chunk()")
     classes, c = predictor.classes, predictor.width // (1 + std)
-    told = [dict(one) for one in targets] if len(targets) == (1 if classes is not None else c) else []
-    told = told or [{"name": "prediction" if c == 1 or classes is not None else f"prediction_{i}"} for i in range(c)]
-    if classes is not None:
-        told = told[:1]
-    names = [one.pop("name") for one in told]
-    numbers: DType = np.dtype(np.float64)
-    made: list[tuple[str, DType, tuple[int, ...]]] = [
-        (name, numbers if classes is None else _of_labels(classes), ()) for name in names
-    ]
-    made += [(f"{name}_std", numbers, ()) for name in names if std]
-    made += [("decision", numbers, (c,))] if decision else []
-    require_free(path, math.prod(grid.shape) * sum(8 * math.prod(tail) for *_, tail in made), "the prediction store")
+    each = named(targets, c if classes is None else 1)
+    stored: DType = np.dtype(np.float64) if classes is None else label_dtype(classes)
+    dtype: DType = np.dtypes.StringDType() if stored.kind in "UT" else stored
+    made = [(name, dtype, (), attrs) for name, attrs in each]
+    made += [(f"{name}_std", dtype, (), attrs) for name, attrs in each if std]
+    names, tail = tuple(name for name, *_ in made), (c,)
+    arrays = [*made, *([("decision", np.dtype(np.float64), tail, {})] if decision else [])]
+    require_free(
+        path, math.prod(grid.shape) * sum(8 * math.prod(more) for _, _, more, _ in arrays), "the prediction store"
+    )
     attributes = {"kind": "predictions", "format": FORMAT}
     group = zarr.create_group(Path(path), zarr_format=3, attributes={zarr_arrays.ATTRIBUTE: attributes})
-    stored = [name for name, coordinate in grid.coords.items() if _write_coordinate(group, name, coordinate)]
-    beside = " ".join(name for name in stored if name not in grid.dims)
-    for (name, dtype, tail), attrs in zip(made, told * (1 + std) + [{}], strict=False):
-        dims = (*grid.dims, *(["class" if classes is not None else "target"] if tail else []))
+    written = [name for name, coordinate in grid.coords.items() if _write_coordinate(group, name, coordinate)]
+    auxiliary = " ".join(name for name in written if name not in grid.dims)
+    for name, kind, more, attrs in arrays:
+        dims = (*grid.dims, *(["class" if classes is not None else "target"] if more else []))
         array = zarr_arrays.create(
-            group, name, shape=(*grid.shape, *tail), chunks=(*steps, *tail), dtype=dtype, dims=dims
+            group, name, shape=(*grid.shape, *more), chunks=(*steps, *more), dtype=kind, dims=dims
         )
-        array.attrs.update(attrs | ({"coordinates": beside} if beside else {}))
+        array.attrs.update(attrs | ({"coordinates": auxiliary} if auxiliary else {}))
     if decision and classes is not None:
         _write_coordinate(group, "class", classes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is not part of zarr's specification, but what xarray reads first
         zarr.consolidate_metadata(group.store, zarr_format=3)
-    writer_names = (*names, *(f"{name}_std" for name in names if std))
-    return GridWriter(
-        predictor, str(Path(path).absolute()), replace(grid, coords={}), writer_names, decision, chunk_rows
-    )
+    return GridWriter(predictor, str(Path(path).absolute()), chunk_rows, decision, replace(grid, coords={}), names)
 
 
 def _write_coordinate(group: zarr.Group, name: str, coordinate: object) -> bool:

@@ -7,16 +7,14 @@ Shapes: n cells, d features, c targets; a block is a chunk of all dimensions.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, TypeGuard
 
 import dask
 import numpy as np
-from dask.base import tokenize
-from dask.highlevelgraph import HighLevelGraph
 
 from bigkernel.arrays import Array, DType, Labelled
 from bigkernel.config import settings
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 
 FEATURES = ("variable", "feature", "features", "band")  # names of the dimension of features of an array
 _DAY = np.timedelta64(1, "D")
+_UNITS = ("units", "long_name", "standard_name")  # attributes of a target that its predictions have too
 
 
 def is_grid(values: object) -> TypeGuard[Labelled]:
@@ -71,27 +70,33 @@ class Grid:
         """Return DataArrays as the columns of a Dask array (n, k), broadcast to the grid."""
         import dask.array as da
 
-        pieces, axes = [], []
+        pairs: list[object] = []  # arrays and their dimensions, for dask.array.blockwise
         for array in arrays:
             self._require_same(array)
-            place = tuple(self.dims.index(dim) for dim in array.dims)
-            chunks = tuple(self.chunks[axis] for axis in place)
-            pieces.append(da.asarray(array.data).rechunk(chunks) if place else da.asarray(array.data))
-            axes.append(place)
-        name = f"rows-of-grid-{tokenize(self.chunks, axes, dtype.str, *(piece.name for piece in pieces))}"
-        graph = {}
-        for number, block in enumerate(self.blocks):
-            keys = [(piece.name, *(block[axis] for axis in place)) for piece, place in zip(pieces, axes, strict=True)]
-            graph[name, number, 0] = (_flatten_block, keys, axes, self.block_shape(block), dtype)
-        sizes = tuple(int(np.prod(self.block_shape(block))) for block in self.blocks)
-        whole = HighLevelGraph.from_collections(name, graph, dependencies=pieces)
-        return da.Array(whole, name, (sizes, (len(arrays),)), dtype)
+            axes = tuple(self.dims.index(dim) for dim in array.dims)
+            chunks = tuple(self.chunks[axis] for axis in axes)
+            pairs += [da.asarray(array.data).rechunk(chunks) if axes else da.asarray(array.data), axes]
+        last, count = len(self.dims), len(arrays)
+        whole = da.blockwise(
+            _stack,
+            (*range(last), last),
+            *pairs,
+            da.broadcast_to(da.zeros((), dtype=bool), self.shape, chunks=self.chunks),
+            tuple(range(last)),
+            axes=pairs[1::2],
+            row_dtype=dtype,
+            dtype=dtype,
+            new_axes={last: count},
+            align_arrays=False,
+            meta=np.empty((0,) * (last + 1), dtype),
+        )
+        return da.reshape_blockwise(whole, (math.prod(self.shape), count))
 
     def column(self, values: object) -> object:
         """Return values of the cells, of xarray or an array of the shape of the grid, as those of rows.
 
         A Dataset becomes (n, c), anything else (n,); a Dask array if it is one, else an array. Other values are
-        returned unchanged.
+        returned unchanged, as are those of a grid of one dimension.
         """
         xarray = sys.modules["xarray"]
         arrays: list[Labelled]
@@ -100,7 +105,7 @@ class Grid:
             flat = self.flatten(arrays, np.dtype(np.float64))
         else:
             if not isinstance(values, xarray.DataArray):
-                if np.asarray(values).shape != self.shape:
+                if len(self.dims) == 1 or getattr(values, "shape", None) != self.shape:
                     return values
                 values = xarray.DataArray(values, dims=self.dims)
             arrays = [values]
@@ -122,55 +127,65 @@ class Grid:
         """Return values of rows (n, …), in the blocks of the grid, as an array over its dimensions."""
         import dask.array as da
 
-        tail = values.shape[1:]
-        name = f"grid-of-rows-{tokenize(self.chunks, values.name)}"
-        graph = {
-            (name, *block, *(0 for _ in tail)): (
-                np.reshape,
-                (values.name, number, *(0 for _ in tail)),
-                (*self.block_shape(block), *tail),
-            )
-            for number, block in enumerate(self.blocks)
-        }
-        whole = HighLevelGraph.from_collections(name, graph, dependencies=[values])
-        return da.Array(whole, name, (*self.chunks, *((size,) for size in tail)), values.dtype)
+        shape, chunks = (*self.shape, *values.shape[1:]), (*self.chunks, *values.chunks[1:])
+        return da.reshape_blockwise(values, shape, chunks=chunks)
 
-    def array(self, values: da.Array, name: str, attrs: Mapping[str, Labelled], **more: Labelled) -> Labelled:
-        """Return values of rows (n,) or (n, k) as a DataArray; `more` names the last dimension and its labels."""
+    def array(self, values: da.Array, name: str, attrs: Mapping[str, str], classes: Array | None = None) -> Labelled:
+        """Return values of rows, (n,), or (n, c) with the classes of their columns, as a DataArray."""
         data = self.unflatten(values)
-        coords = {**self.coords, **more}
+        more = {} if classes is None else {"class": classes}
         data = data if self.lazy else data.compute()
-        return sys.modules["xarray"].DataArray(data, coords, (*self.dims, *more), name, dict(attrs))
+        return sys.modules["xarray"].DataArray(data, {**self.coords, **more}, (*self.dims, *more), name, dict(attrs))
 
 
-def describe(values: object) -> tuple[dict[str, str], ...] | None:
+def _stack(*pieces: Array, axes: Sequence[tuple[int, ...]], row_dtype: DType) -> Array:
+    """Return the values of a block side by side, in a new last dimension.
+
+    Each piece but the last has some axes of the block; the last one has its shape.
+    """
+    *columns, whole = pieces
+    out = np.empty((*whole.shape, len(columns)), row_dtype)
+    for column, (piece, place) in enumerate(zip(columns, axes, strict=True)):
+        values = np.asarray(piece).transpose(np.argsort(place))
+        values = np.expand_dims(values, [axis for axis in range(whole.ndim) if axis not in place])
+        out[..., column] = (values - np.datetime64(0, "D")) / _DAY if values.dtype.kind == "M" else values
+    return out
+
+
+def target_names(y: object) -> tuple[dict[str, str], ...] | None:
     """Return names and units of targets given as variables of xarray; None: they are not."""
     xarray = sys.modules.get("xarray")
-    if xarray is None or not isinstance(values, xarray.DataArray | xarray.Dataset):
+    if xarray is None or not isinstance(y, xarray.DataArray | xarray.Dataset):
         return None
-    arrays = [values] if isinstance(values, xarray.DataArray) else [*variables(values, None, "y").values()]
-    told = ("units", "long_name", "standard_name")
+    arrays = [y] if isinstance(y, xarray.DataArray) else [*variables(y, None, "y").values()]
     return tuple(
-        {"name": str(array.name or "prediction")} | {key: str(array.attrs[key]) for key in told if key in array.attrs}
+        {"name": str(array.name or "prediction")} | {key: str(array.attrs[key]) for key in _UNITS if key in array.attrs}
         for array in arrays
     )
 
 
-def _flatten_block(
-    pieces: Sequence[Array], axes: Sequence[tuple[int, ...]], shape: tuple[int, ...], dtype: DType
-) -> Array:
-    """Return the cells of a block as rows, (cells, k); each piece has some of its axes."""
-    out = np.empty((*shape, len(pieces)), dtype)
-    for column, (piece, place) in enumerate(zip(pieces, axes, strict=True)):
-        values = np.asarray(piece).transpose(np.argsort(place))
-        values = values.reshape([size if axis in place else 1 for axis, size in enumerate(shape)])
-        out[..., column] = (values - np.datetime64(0, "D")) / _DAY if values.dtype.kind == "M" else values
-    return out.reshape(-1, len(pieces))
+def named(targets: Sequence[Mapping[str, str]] | None, count: int) -> list[tuple[str, dict[str, str]]]:
+    """Return a name and attributes for each of `count` predicted variables, those of the targets if they are known."""
+    if targets is None or len(targets) != count:
+        targets = [{"name": "prediction" if count == 1 else f"prediction_{i}"} for i in range(count)]
+    return [(one["name"], {key: text for key, text in one.items() if key != "name"}) for one in targets]
 
 
-def merged(arrays: Sequence[Labelled]) -> Labelled:
+def dataset_of(arrays: Sequence[Labelled]) -> Labelled:
     """Return DataArrays as a Dataset."""
     return sys.modules["xarray"].Dataset({array.name: array for array in arrays})
+
+
+def label_dtype(classes: Array) -> DType:
+    """Return the dtype of labels of cells: numbers may be NaN, text may be ""."""
+    return np.dtype(np.float64) if classes.dtype.kind in "biuf" else classes.dtype
+
+
+def label_cells(values: Array, classes: Array) -> Array:
+    """Return the labels (n,) of the largest of values (n, c); NaN, or "" among text, where these are NaN."""
+    labels: Array = classes[np.argmax(values, axis=1)].astype(label_dtype(classes))
+    labels[np.isnan(values[:, 0])] = np.nan if labels.dtype.kind == "f" else ""
+    return labels
 
 
 def variables(values: Labelled, names: Iterable[str] | None, what: str) -> dict[str, Labelled]:
@@ -213,20 +228,13 @@ def grid_of(arrays: Mapping[str, Labelled], what: str) -> Grid:
     lazy = [array for array in ordered if dask.is_dask_collection(array.data)]
     chunks = {dim: sizes_ for array in lazy for dim, sizes_ in zip(array.dims, array.data.chunks, strict=True)}
     if not lazy:
-        target = max(1, settings().chunk_bytes // (8 * len(arrays)))
-        chunks = dict(zip(sizes, _cut(tuple(sizes.values()), target), strict=True))
+        import dask.array as da
+
+        limit = max(8, settings().chunk_bytes // len(arrays))
+        chunks = dict(
+            zip(sizes, da.core.normalize_chunks("auto", tuple(sizes.values()), limit, np.float64), strict=True)
+        )
     coords = dict[str, Labelled]()
     for array in ordered:
         coords |= {str(name): one for name, one in array.coords.items() if set(one.dims) <= set(sizes)}
     return Grid(tuple(sizes), tuple(chunks.get(dim, (size,)) for dim, size in sizes.items()), coords, bool(lazy))
-
-
-def _cut(shape: tuple[int, ...], target: int) -> list[tuple[int, ...]]:
-    """Return chunks of at most about `target` cells: whole along the last dimensions, cut along the first ones."""
-    chunks: list[tuple[int, ...]] = []
-    for size in reversed(shape):
-        step = max(1, min(size, target))
-        target = max(1, target // max(1, size))
-        bounds = [*range(0, size, step), size]
-        chunks.insert(0, tuple(after - before for before, after in pairwise(bounds)) or (0,))
-    return chunks

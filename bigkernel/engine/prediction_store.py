@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import os
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import zarr
@@ -28,7 +28,7 @@ from bigkernel.engine.sweep import execution, sweep
 from bigkernel.errors import DataError
 from bigkernel.events.job import Incident, emit
 from bigkernel.statistics.blend import AnyPredictor, Deviations
-from bigkernel.statistics.moments import Statistic, add
+from bigkernel.statistics.moments import add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
@@ -36,24 +36,14 @@ FORMAT = 2
 WHAT = "predict"  # the name of the sweep that writes them
 
 
-class StoreWriter(Statistic, Protocol):
-    """A statistic that writes to a store."""
-
-    @property
-    def path(self) -> str:
-        """The directory of the store before it is published."""
-
-
 @dataclass(frozen=True, eq=False)
-class PredictionWriter:
-    """A statistic that writes f of every chunk to the store at `path`; accumulates the number of rows."""
+class StoreWriter:
+    """Base of the statistics that write f of every chunk to the store at `path`; accumulates the number of rows."""
 
     predictor: AnyPredictor | Deviations
     path: str = field(metadata=NOT_COMPARED)
-    chunk_rows: int
+    chunk_rows: int  # most rows of a chunk
     decision: bool
-    flat: bool
-    std: bool = False
 
     def zero(self) -> Accumulator:
         return {"rows": np.zeros(1)}
@@ -65,6 +55,24 @@ class PredictionWriter:
         predictor = self.predictor
         written = 3 * self.chunk_rows * predictor.width * 8
         return Footprint(predictor.flops_per_row, 8, predictor.work_bytes(block_rows) + written)
+
+    @abstractmethod
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        """Write the values of the chunk."""
+
+    def open_scratch(self) -> zarr.Group:
+        """Open the store for writing; `DataError` if it is published."""
+        if zarr_arrays.has_manifest(self.path):
+            raise DataError(f"{self.path}: already published; write changed rows to a new store")
+        return zarr.open_group(self.path, mode="r+", zarr_format=3)
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionWriter(StoreWriter):
+    """Writes chunks of rows, each one chunk of the arrays."""
+
+    flat: bool
+    std: bool = False
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         values = self.predictor.values(chunk)
@@ -80,24 +88,23 @@ class PredictionWriter:
         if self.decision:
             rows["decision"] = values
         with chunk.work.stage("write"):
-            _write_chunk(self.path, index, self.chunk_rows, rows)
+            self._write_chunk(index, rows)
         total["rows"] += len(chunk)
 
-
-def _write_chunk(path: str, index: int, chunk_rows: int, rows: dict[str, Array]) -> None:
-    """Write a whole chunk of every array in `rows` into the unpublished group at `path`."""
-    if zarr_arrays.has_manifest(path):
-        raise DataError(f"{path}: already published; write changed rows to a new store")
-    group = zarr.open_group(path, mode="r+", zarr_format=3)
-    for name, values in rows.items():
-        array = group[name]
-        assert isinstance(array, zarr.Array)
-        start = index * chunk_rows
-        stop = min(start + chunk_rows, array.shape[0])
-        if array.chunks[0] != chunk_rows or len(values) != stop - start:
-            raise DataError(f"{path}/{name}: expected {stop - start} rows in chunk {index}, found {len(values)}")
-        with writing(path):
-            array.with_config({"write_empty_chunks": True})[start:stop] = values
+    def _write_chunk(self, index: int, rows: dict[str, Array]) -> None:
+        """Write a whole chunk of every array in `rows` into the unpublished group."""
+        group, chunk_rows = self.open_scratch(), self.chunk_rows
+        for name, values in rows.items():
+            array = group[name]
+            assert isinstance(array, zarr.Array)
+            start = index * chunk_rows
+            stop = min(start + chunk_rows, array.shape[0])
+            if array.chunks[0] != chunk_rows or len(values) != stop - start:
+                raise DataError(
+                    f"{self.path}/{name}: expected {stop - start} rows in chunk {index}, found {len(values)}"
+                )
+            with writing(self.path):
+                array.with_config({"write_empty_chunks": True})[start:stop] = values
 
 
 def stored_form(predictor: AnyPredictor | Deviations, values: Array, *, flat: bool) -> Array:

@@ -9,7 +9,7 @@ Shapes: n rows, d features, p columns, c targets.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
@@ -28,13 +28,13 @@ from sklearn.utils._available_if import _AvailableIfDescriptor
 from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import _check_feature_names, check_consistent_length, check_is_fitted
 
-from bigkernel.arrays import Array, ColumnLike, DType, Labelled, RowsLike
+from bigkernel.arrays import Array, ColumnLike, Labelled, RowsLike
 from bigkernel.config import settings
 from bigkernel.data.atomic_write import require_target
 from bigkernel.data.run_lock import claimed
 from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import grid_store, prediction_store
-from bigkernel.engine.grids import Grid, grid_of, is_grid, merged, variables
+from bigkernel.engine.grids import Grid, dataset_of, grid_of, is_grid, label_cells, label_dtype, named, variables
 from bigkernel.engine.rows import DaskSource, NumpySource, Rows, as_rows, is_dask_array
 from bigkernel.engine.sweep import choose_executor, sweep
 from bigkernel.errors import ConfigError, DataError
@@ -453,15 +453,16 @@ class RowsEstimator(BaseEstimator):
         rows = rows if rows.grid else replace(rows, bad_rows="refuse")
         return _values_in_memory(rows, make()) if rows.in_memory else _lazy_values(rows, make())
 
-    def _from_values(self, values: Array | da.Array, *, masked: bool = False) -> Array | da.Array:
-        """Return numbers, or labels of the largest values; `masked`: cells of a grid without values have none."""
+    def _from_values(self, values: Array | da.Array, *, on_grid: bool = False) -> Array | da.Array:
+        """Return numbers, or labels of the largest values; `on_grid`: cells without values have none."""
         inputs = self._require("predict").inputs
         if inputs.classes is None:
             return values[:, 0] if inputs.flat else values
         if is_dask_array(values):
-            dtype = np.dtype(np.float64) if masked and inputs.classes.dtype.kind in "biuf" else inputs.classes.dtype
-            return values.map_blocks(_labels, inputs.classes, dtype, dtype=dtype, drop_axis=1)
-        return _labels(values, inputs.classes, inputs.classes.dtype)
+            label = label_cells if on_grid else _labels
+            dtype = label_dtype(inputs.classes) if on_grid else inputs.classes.dtype
+            return values.map_blocks(label, inputs.classes, dtype=dtype, drop_axis=1)
+        return _labels(values, inputs.classes)
 
     def _grid(self, X: RowsLike) -> Grid | None:
         """Return the grid of which the rows are the cells, or None."""
@@ -473,15 +474,12 @@ class RowsEstimator(BaseEstimator):
         """Return lazy values of rows of a grid as a DataArray or Dataset; `last` are the classes of their columns."""
         if isinstance(values, np.ndarray) or (grid := self._grid(X)) is None:
             return values
-        told: Sequence[Mapping[str, str]] = self._require("predict").inputs.targets or [{"name": "prediction"}]
-        attrs = [{key: text for key, text in one.items() if key != "name"} for one in told]
-        if last is not None:
-            return grid.array(values, told[0]["name"], {}, **{"class": last})
-        if values.ndim == 1:
-            return grid.array(values, told[0]["name"] + suffix, attrs[0])
-        names = [one["name"] for one in told] if len(told) == values.shape[1] else range(values.shape[1])
-        arrays = [grid.array(values[:, i], f"{name}{suffix}", attrs[i % len(attrs)]) for i, name in enumerate(names)]
-        return merged(arrays)
+        targets = self._require("predict").inputs.targets
+        if last is not None or values.ndim == 1:
+            ((name, attrs),) = named(targets, 1)
+            return grid.array(values, name + suffix, attrs) if last is None else grid.array(values, name, {}, last)
+        each = enumerate(named(targets, values.shape[1]))
+        return dataset_of([grid.array(values[:, i], name + suffix, attrs) for i, (name, attrs) in each])
 
     @available(_predicts)
     def predict(self, X: RowsLike) -> Array | da.Array:
@@ -492,8 +490,8 @@ class RowsEstimator(BaseEstimator):
         a variable is.
         """
         values = self._values(X)
-        masked = not isinstance(values, np.ndarray) and self._grid(X) is not None
-        return self._on_grid(X, self._from_values(values, masked=masked))
+        on_grid = not isinstance(values, np.ndarray) and self._grid(X) is not None
+        return self._on_grid(X, self._from_values(values, on_grid=on_grid))
 
     def _with_spread(self) -> AnyPredictor:
         """Return the fitted model with the spread of its predictions."""
@@ -507,7 +505,7 @@ class RowsEstimator(BaseEstimator):
         mean, std = (both[:, 0], both[:, 1]) if self._require("predict").inputs.flat else (both[:, :c], both[:, c:])
         if isinstance(both, np.ndarray) or self._grid(X) is None:
             return mean, std
-        return merged([self._on_grid(X, mean), self._on_grid(X, std, "_std")])
+        return dataset_of([self._on_grid(X, mean), self._on_grid(X, std, "_std")])
 
     @available(_predicts)
     def predict_to(
@@ -558,10 +556,10 @@ class RowsEstimator(BaseEstimator):
                 )
                 prediction_store.fill(plain, writer)
             else:
-                named = self._require("predict").inputs.targets or [{"name": "prediction"}]
+                targets = self._require("predict").inputs.targets
                 largest = max((stop - start for start, stop in pairwise(bounds)), default=1)
                 on_grid = grid_store.create(
-                    scratch, predictor, rows.grid, named, chunk_rows=largest, decision=decision, std=std
+                    scratch, predictor, rows.grid, targets, chunk_rows=largest, decision=decision, std=std
                 )
                 prediction_store.fill(plain.skip_bad_rows(), on_grid)
         return prediction_store.open_predictions(path)
@@ -662,10 +660,8 @@ def score_in_memory(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample
     return float(metric(y, predicted, sample_weight=sample_weight))
 
 
-def _labels(values: Array, classes: Array, dtype: DType) -> Array:
-    chosen: Array = classes[np.argmax(values, axis=1)].astype(dtype, copy=False)
-    if (missing := np.isnan(values[:, 0])).any():  # cells of a grid
-        chosen[missing] = np.nan if dtype.kind == "f" else ""
+def _labels(values: Array, classes: Array) -> Array:
+    chosen: Array = classes[np.argmax(values, axis=1)]
     return chosen
 
 

@@ -40,7 +40,7 @@ from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
 from bigkernel.data.corpus import Corpus, require_same_columns
 from bigkernel.data.labels import is_missing, looks_missing
-from bigkernel.engine.grids import describe, is_grid
+from bigkernel.engine.grids import is_grid, target_names
 from bigkernel.engine.rows import (
     ClassWeightSource,
     Rows,
@@ -190,14 +190,14 @@ def read_training(
     """
     if is_lazy(X):
         rows = input_rows(estimator, X, reset=known is None)
-        targets_named = describe(y)
+        names = target_names(y)
         rows, y = grid_targets(rows, y, classes=isinstance(estimator, ClassifierMixin))
         sample_domain = rows.flat(sample_domain)
         _require_y(estimator, rows, y)
         if isinstance(estimator, ClassifierMixin) and y is not None and not is_lazy(y):
             y = labels_in_memory(estimator, y)
     else:
-        targets_named = None
+        names = None
         X, y = _validated(estimator, X, y, reset=known is None)
         rows = as_rows(X)
         sample_weight = validated_weight(sample_weight, len(rows))
@@ -211,7 +211,7 @@ def read_training(
             raise DataError(f"classes: expected those of the first call, {labels.tolist()}, found {listed.tolist()}")
         rows, targets = class_targets(estimator, rows, y, labels)
         rows = as_rows(rows, weight=sample_weight, domain=domain)
-        inputs = known or replace(Inputs.of(estimator), classes=labels, targets=targets_named)
+        inputs = known or replace(Inputs.of(estimator), classes=labels, targets=names)
         return Training(weigh_classes(estimator, rows, targets, inputs), targets, inputs)
     rows = as_rows(rows, y, weight=sample_weight, domain=domain)
     shape = rows.columns["y"].shape
@@ -220,7 +220,7 @@ def read_training(
     targets = Targets(width, missing=-1 if y is None and rows.classes else None)
     if known is None:
         shift = near_target(rows, targets) if getattr(estimator, "fit_intercept", False) else np.zeros(width)
-        known = replace(Inputs.of(estimator), flat=len(shape) == 1, target_shift=shift, targets=targets_named)
+        known = replace(Inputs.of(estimator), flat=len(shape) == 1, target_shift=shift, targets=names)
     elif width != len(known.shift):
         raise DataError(f"y: expected {len(known.shift)} targets as before, found {width}")
     return Training(rows, replace(targets, shift=known.shift) if known.shift.any() else targets, known)

@@ -5,6 +5,7 @@ Shapes: b rows of a block, d features.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -116,19 +117,19 @@ class TakeColumns:
         return np.take(x, self.positions, axis=1)
 
 
-class _Turned:
+class _Turned(ABC):
     """Base of row maps that replace columns by points of circles or spheres, behind the other columns."""
 
     name: ClassVar[str]
 
     @property
+    @abstractmethod
     def replaced(self) -> Array:
         """Positions of the columns that are replaced."""
-        raise NotImplementedError
 
+    @abstractmethod
     def points(self, x: Array) -> list[Array]:
         """Compute the new columns (n,) from those that are replaced, (n, k)."""
-        raise NotImplementedError
 
     def names(self, before: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names of the features after the map; () if those before it are unknown."""
