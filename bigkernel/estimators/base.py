@@ -470,16 +470,21 @@ class RowsEstimator(BaseEstimator):
             return X.grid
         return grid_of(variables(X, getattr(self, "feature_names_in_", None), "X"), "X") if is_grid(X) else None
 
-    def _on_grid(self, X: RowsLike, values: Array | da.Array, suffix: str = "", last: Array | None = None) -> Labelled:
-        """Return lazy values of rows of a grid as a DataArray or Dataset; `last` are the classes of their columns."""
+    def _on_grid(self, X: RowsLike, values: Array | da.Array, classes: Array | None = None) -> Labelled:
+        """Return lazy values of rows of a grid as a DataArray or Dataset; `classes` are those of their columns."""
         if isinstance(values, np.ndarray) or (grid := self._grid(X)) is None:
             return values
-        targets = self._require("predict").inputs.targets
-        if last is not None or values.ndim == 1:
-            ((name, attrs),) = named(targets, 1)
-            return grid.array(values, name + suffix, attrs) if last is None else grid.array(values, name, {}, last)
-        each = enumerate(named(targets, values.shape[1]))
-        return dataset_of([grid.array(values[:, i], name + suffix, attrs) for i, (name, attrs) in each])
+        if classes is not None:
+            ((name, _),) = named(self._require("predict").inputs.targets, 1)
+            return grid.array(values, name, {}, classes)
+        arrays = self._variables(grid, values)
+        return arrays[0] if values.ndim == 1 else dataset_of(arrays)
+
+    def _variables(self, grid: Grid, values: da.Array, suffix: str = "") -> list[Labelled]:
+        """Return values (n,) or (n, c) of rows of a grid as one DataArray for each target."""
+        columns = [values] if values.ndim == 1 else [values[:, i] for i in range(values.shape[1])]
+        each = zip(columns, named(self._require("predict").inputs.targets, len(columns)), strict=True)
+        return [grid.array(column, f"{name}{suffix}", attrs) for column, (name, attrs) in each]
 
     @available(_predicts)
     def predict(self, X: RowsLike) -> Array | da.Array:
@@ -503,9 +508,9 @@ class RowsEstimator(BaseEstimator):
         both = self._values(X, lambda: Deviations(self._with_spread()))
         c = both.shape[1] // 2
         mean, std = (both[:, 0], both[:, 1]) if self._require("predict").inputs.flat else (both[:, :c], both[:, c:])
-        if isinstance(both, np.ndarray) or self._grid(X) is None:
+        if isinstance(both, np.ndarray) or (grid := self._grid(X)) is None:
             return mean, std
-        return dataset_of([self._on_grid(X, mean), self._on_grid(X, std, "_std")])
+        return dataset_of([*self._variables(grid, mean), *self._variables(grid, std, "_std")])
 
     @available(_predicts)
     def predict_to(
@@ -615,7 +620,7 @@ class Classifier(ClassifierMixin, RowsEstimator):
         values = self._values(X)
         if len(self.classes_) == 2:
             return self._on_grid(X, values[:, 1] - values[:, 0])
-        return self._on_grid(X, values, last=self.classes_)
+        return self._on_grid(X, values, classes=self.classes_)
 
     @available(_gives_probabilities)
     def predict_proba(self, X: RowsLike) -> Array | da.Array:
@@ -642,7 +647,7 @@ class Classifier(ClassifierMixin, RowsEstimator):
         values = self._predictor().logits_of(self._values(X))
         if not is_dask_array(values):
             return function(values)
-        return self._on_grid(X, values.map_blocks(function, dtype=np.float64), last=self.classes_)
+        return self._on_grid(X, values.map_blocks(function, dtype=np.float64), classes=self.classes_)
 
 
 def score_in_memory(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample_weight: ColumnLike) -> float:

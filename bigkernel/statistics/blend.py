@@ -220,16 +220,16 @@ class Blend(BlockPredictor):
     def fill_both(self, chunk: Chunk, block: Index, mean: Array, std: Array) -> None:
         """Write f of rows of the chunk and the standard deviations of y around it, both (b, c) float64."""
         x = chunk.load(block, self.n_features, np.float64)
-        inner, seen = Workspace(seconds=chunk.work.seconds), np.zeros((len(x), 1))
+        inner, total = Workspace(seconds=chunk.work.seconds), np.zeros((len(x), 1))
         mean[...], std[...] = 0, 0
         for member, (rows, weight) in zip(self.members, self.shares.leaves(x), strict=True):
             if len(rows):
                 share, (values, own) = weight[:, None], member.mean_and_std(x[rows], inner)
-                seen[rows] += share
-                apart = values - mean[rows]
-                mean[rows] += share / seen[rows] * apart
+                total[rows] += share
+                change = values - mean[rows]
+                mean[rows] += share / total[rows] * change
                 # the variance of a weighted sample, updated without a difference of squares (West 1979)
-                std[rows] += share * (own**2 + apart * (values - mean[rows]))
+                std[rows] += share * (own**2 + change * (values - mean[rows]))
         np.sqrt(std, out=std)
 
     def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:

@@ -79,10 +79,10 @@ class Spread:
 
     def variance(self, phi: Array, diagonal: Array) -> Array:
         """Compute Var[y|x] (b,) from φ (b, p) float64 and k(x, x) in `diagonal` (b,)."""
-        known, open_ = phi @ self.explained, phi @ self.uncertain - self.centre
-        prior: Array = np.maximum(diagonal - np.einsum("ij,ij->i", known, known), 0)
-        prior += np.einsum("ij,ij->i", open_, open_) + self.level
-        return prior
+        explained, uncertain = phi @ self.explained, phi @ self.uncertain - self.centre
+        variance: Array = np.maximum(diagonal - np.einsum("ij,ij->i", explained, explained), 0)
+        variance += np.einsum("ij,ij->i", uncertain, uncertain) + self.level
+        return variance
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,18 +131,13 @@ class Predictor(BlockPredictor):
         return self.features.cost.flops_per_row + 2.0 * self.features.width * len(self.intercept)
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of buffers per row of a block, besides the features."""
-        return 0
-
-    @property
     def fixed_bytes(self) -> int:
         """Upper bound on the bytes of the model in a process."""
         return self.features.cost.fixed_bytes + 8 * self.features.width * (len(self.intercept) + 2)
 
     def work_bytes(self, block_rows: int) -> int:
         """Return the bytes that a task needs to predict, without its chunk."""
-        return self.fixed_bytes + min(block_rows, self._most_rows) * (self.features.cost.row_bytes + self.row_bytes)
+        return self.fixed_bytes + min(block_rows, self._most_rows) * self.features.cost.row_bytes
 
     @cached_property
     def weights(self) -> Array:
@@ -207,7 +202,7 @@ class Projection:
     def cost(self, d: int, itemsize: int) -> MapCost:
         predictor = self.predictor
         # values are float64 before they are converted to the dtype of the rows
-        row_bytes = predictor.features.cost.row_bytes + predictor.row_bytes + (8 + itemsize) * predictor.width
+        row_bytes = predictor.features.cost.row_bytes + (8 + itemsize) * predictor.width
         return MapCost(predictor.flops_per_row, row_bytes, predictor.fixed_bytes)
 
     def apply(self, x: Array) -> Array:

@@ -99,6 +99,9 @@ def test_deviations_and_several_targets_are_datasets():
     predicted = two.predict(SEA.chunk(CHUNKS))
     assert list(predicted.data_vars) == ["chl", "half"]
     assert predicted.chl.attrs == {"units": "mg m-3"}
+    spread = two.predict(SEA.chunk(CHUNKS), return_std=True)
+    assert list(spread.data_vars) == ["chl", "half", "chl_std", "half_std"]
+    xr.testing.assert_allclose(spread[["chl", "half"]], predicted)
     xr.testing.assert_allclose(predicted.half * 2, predicted.chl.rename("half").compute(), rtol=1e-6)
 
 
