@@ -15,6 +15,7 @@ from bigkernel import estimators
 from bigkernel.cli.options import say
 from bigkernel.cli.transforms import read, steps
 from bigkernel.data.corpus import Corpus, require_columns
+from bigkernel.data.readers.stores import is_url, naming, open_store, shown
 from bigkernel.data.zarr_arrays import kind_of
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
@@ -67,7 +68,9 @@ def chosen_rows(corpus: Corpus, on_bad_rows: str, columns: Sequence[str] | None 
 
 
 def is_dataset(path: str) -> bool:
-    """Return whether a path is a file or a group that xarray opens, and no corpus."""
+    """Return whether a path is a file, a group or a URL that xarray opens, and no corpus."""
+    if is_url(path):
+        return True
     place = Path(path)
     if place.is_file():
         return place.suffix in (".nc", ".nc4", ".cdf", ".h5")
@@ -75,12 +78,15 @@ def is_dataset(path: str) -> bool:
 
 
 def open_dataset(path: str) -> Any:
-    """Open a NetCDF file or a zarr group with xarray, lazily."""
+    """Open a NetCDF file, or a zarr group, also at a URL, with xarray, lazily."""
     try:
         import xarray
     except ImportError as error:
         raise ConfigError(f"{path}: reading it needs xarray: pip install xarray") from error
     try:
+        if is_url(path):
+            with naming(shown(path), "its metadata"):
+                return xarray.open_zarr(open_store(path))
         if Path(path).is_dir():
             return xarray.open_dataset(path, chunks={}, engine="zarr", consolidated=False)
         return xarray.open_dataset(path, chunks={})

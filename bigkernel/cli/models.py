@@ -248,7 +248,8 @@ def predict(
     (ingest --id-column), else row: its number in the table that was ingested, from 0. Classes are written by name, in
     a zarr group by position if they are text.
 
-    CORPUS may also be a Dataset of xarray, as NetCDF or zarr: then OUT is one too, with its dimensions and coordinates.
+    CORPUS may also be a Dataset of xarray, as NetCDF or zarr, or at a URL of zarr: then OUT is one too, with its
+    dimensions and coordinates.
 
     With --run DIR an interrupted job keeps what it has written, and --resume writes the rest.
     """

@@ -352,7 +352,9 @@ def _pieces(values: Any, name: str) -> Iterator[Array]:
         values = values.data
     if dask.is_dask_collection(values):
         if hasattr(values, "rechunk"):
-            values = values.rechunk(dict.fromkeys(range(1, values.ndim), -1))
+            from bigkernel.data.dask_arrays import as_dask_array
+
+            values = as_dask_array(values).rechunk(dict.fromkeys(range(1, values.ndim), -1))
         for block in np.ravel(values.to_delayed()):
             yield from _pieces(block.compute(), name)
         return

@@ -68,14 +68,15 @@ class Grid:
 
     def flatten(self, arrays: Sequence[Labelled], dtype: DType) -> da.Array:
         """Return DataArrays as the columns of a Dask array (n, k), broadcast to the grid."""
-        import dask.array as da
+        from bigkernel.data import dask_arrays as da
 
         pairs: list[object] = []  # arrays and their dimensions, for dask.array.blockwise
         for array in arrays:
             self._require_same(array)
             axes = tuple(self.dims.index(dim) for dim in array.dims)
             chunks = tuple(self.chunks[axis] for axis in axes)
-            pairs += [da.asarray(array.data).rechunk(chunks) if axes else da.asarray(array.data), axes]
+            whole = da.as_dask_array(array.data)
+            pairs += [whole.rechunk(chunks) if axes else whole, axes]
         last, count = len(self.dims), len(arrays)
         whole = da.blockwise(
             _stack,
@@ -125,7 +126,7 @@ class Grid:
 
     def unflatten(self, values: da.Array) -> da.Array:
         """Return values of rows (n, …), in the blocks of the grid, as an array over its dimensions."""
-        import dask.array as da
+        from bigkernel.data import dask_arrays as da
 
         shape, chunks = (*self.shape, *values.shape[1:]), (*self.chunks, *values.chunks[1:])
         return da.reshape_blockwise(values, shape, chunks=chunks)
@@ -228,12 +229,10 @@ def grid_of(arrays: Mapping[str, Labelled], what: str) -> Grid:
     lazy = [array for array in ordered if dask.is_dask_collection(array.data)]
     chunks = {dim: sizes_ for array in lazy for dim, sizes_ in zip(array.dims, array.data.chunks, strict=True)}
     if not lazy:
-        import dask.array as da
+        from bigkernel.data import dask_arrays as da
 
         limit = max(8, settings().chunk_bytes // len(arrays))
-        chunks = dict(
-            zip(sizes, da.core.normalize_chunks("auto", tuple(sizes.values()), limit, np.float64), strict=True)
-        )
+        chunks = dict(zip(sizes, da.normalize_chunks("auto", tuple(sizes.values()), limit, np.float64), strict=True))
     coords = dict[str, Labelled]()
     for array in ordered:
         coords |= {str(name): one for name, one in array.coords.items() if set(one.dims) <= set(sizes)}

@@ -44,6 +44,7 @@ def versions() -> dict[str, str]:
         "scipy": scipy.__version__,
         "zarr": zarr.__version__,
         "distributed": distributed.__version__,
+        "codec_pipeline.path of zarr": str(zarr.config.get("codec_pipeline.path")),
     }
 
 
@@ -114,7 +115,7 @@ def check_cluster(
             if version != mine[name]:
                 raise ConfigError(
                     f"worker {address}: found {name} {version}, expected {mine[name]} as on the driver; install the "
-                    "same versions"
+                    "same versions, and configure zarr alike"
                 )
         if state.wrong:
             raise DataError(f"worker {address}: {state.wrong[0]}")
@@ -197,6 +198,8 @@ def ask(client: Client, rows: Rows, run: Run | None, config: Settings, owner: st
             isinstance(answer, WorkerState) and not answer.wrong for answer in answers.values()
         ):
             raise DataError(f"{run.path}: files written by workers are not visible to the driver; share the directory")
+    except TypeError as error:
+        raise DataError(f"{rows.name}: cannot be sent to other processes ({error}); use a store of files") from error
     except TimeoutError as error:
         raise StalledError(f"workers did not answer within {config.stall_seconds} s before the first task") from error
     except OSError as error:

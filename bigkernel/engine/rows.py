@@ -361,23 +361,24 @@ def is_dask_frame(values: object) -> TypeGuard[dd.DataFrame]:
 
 
 def is_dask_array(values: object) -> TypeGuard[da.Array]:
-    """Return True for a Dask array; its module, with numba and more, is loaded only for Dask collections."""
-    if not dask.is_dask_collection(values):
-        return False
-    import dask.array as da
-
-    return isinstance(values, da.Array)
+    """Return True for a Dask collection that is an array, of whatever class, and none of xarray."""
+    return dask.is_dask_collection(values) and hasattr(values, "chunks") and not hasattr(values, "dims")
 
 
 def unwrapped(values: object, name: str) -> object:
     """Return the array that a source reads for an object of another library; anything else unchanged.
 
-    A Dask DataFrame or Series becomes a Dask array, an xarray DataArray its inner array. `DataError` for `name`: a
-    table that is no matrix of numbers of one dtype; names the columns and the remedy.
+    A Dask DataFrame, a Series, and Dask arrays of other classes become a Dask array, an xarray DataArray its inner
+    array. `DataError` for `name`: a table that is no matrix of numbers of one dtype; names the columns and the remedy.
     """
     if is_dask_frame(values):
         return _dask_array(values, name)
-    return values.data if is_data_array(values) else values
+    values = values.data if is_data_array(values) else values
+    if not is_dask_array(values):
+        return values
+    from bigkernel.data.dask_arrays import as_dask_array  # loads dask.array, with numba and more
+
+    return as_dask_array(values)
 
 
 def feature_names(values: object) -> object:
@@ -396,7 +397,7 @@ def array_of_partitions(
     frame: dd.DataFrame, name: str, tail: tuple[int, ...], dtype: DType, read: Delayed, *more: object
 ) -> da.Array:
     """Return what `read` gives of each partition as a Dask array (n, *tail); rows are counted in a separate pass."""
-    import dask.array as da
+    from bigkernel.data import dask_arrays as da
 
     # a shuffle between workers (P2P) needs all its tasks in one graph, and our tasks take single partitions
     with dask.config.set({"dataframe.shuffle.method": "tasks"}):

@@ -40,6 +40,7 @@ from bigkernel.engine.sweep import choose_executor, sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import fitting
 from bigkernel.estimators.calibration import calibrate, plan_calibration, refuse_calibrated
+from bigkernel.estimators.callbacks import CallbackSupportMixin, calling_back
 from bigkernel.estimators.evaluation import FitReport
 from bigkernel.estimators.fit_state import (
     BlendFit,
@@ -199,7 +200,7 @@ def shown(verbose: int) -> AbstractContextManager[None]:
     return progress(verbose=int(verbose))
 
 
-class RowsEstimator(BaseEstimator):
+class RowsEstimator(CallbackSupportMixin, BaseEstimator):
     """Base of the estimators that are fitted to rows.
 
     A subclass defines its method and its choice of columns, and overrides how rows are read where it must. The fit is
@@ -286,7 +287,7 @@ class RowsEstimator(BaseEstimator):
         """
         self.check_parameters()
         data = self._read_fit(X, y, sample_domain, sample_weight)
-        with job(f"{type(self).__name__}.fit"), shown(self.verbose):
+        with job(f"{type(self).__name__}.fit"), shown(self.verbose), calling_back(self, X, y):
             if (blend := self._fit_members(data)) is not None:
                 self._fitted = blend  # type: ignore[assignment]  # `_expansion` alone reads it
             else:
@@ -691,7 +692,7 @@ def _values_in_memory(rows: Rows, predictor: BlockPredictor) -> Array:
 
 def _lazy_values(rows: Rows, predictor: BlockPredictor) -> da.Array:
     """Return f of lazily read rows as a Dask array with their chunks; the model is one node of the graph."""
-    import dask.array as da
+    from bigkernel.data import dask_arrays as da
 
     c = predictor.width
     model = dask.delayed(predictor, traverse=False)

@@ -505,8 +505,9 @@ def _few(X: Array, count: int, rng: np.random.RandomState) -> tuple[Array, Array
 
 def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> tuple[Array, Array]:
     """Find centres by k-means|| and Lloyd's steps, over a sample that stays where its pieces were read."""
-    import dask.array as da
     from dask_ml.cluster import k_means as scalable  # takes 2 s and 200 MB to import
+
+    from bigkernel.data import dask_arrays as da
 
     piece_rows = max(256, _PIECE_BYTES // (8 * max(count, rows.shape[1])))
     plain = replace(rows, columns={}, classes=())
@@ -524,7 +525,7 @@ def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> tuple
             random_state=int(rng.randint(2**31 - 1)),
         )
         model.fit(X)
-        nearest = da.bincount(model.labels_, minlength=count).compute()
+        nearest = np.bincount(model.labels_.compute(), minlength=count)
     return model.cluster_centers_, nearest
 
 

@@ -15,10 +15,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import dask
-import dask.array as da
 import numpy as np
 from distributed import Client
 from scipy import linalg
@@ -48,6 +47,9 @@ from bigkernel.kernels.functions import Gaussian
 from bigkernel.kernels.landmarks import uniform
 from bigkernel.statistics.blend import AnyPredictor, Blend, Member, Tree, project
 from bigkernel.streaming.plan import Plan
+
+if TYPE_CHECKING:
+    import dask.array as da
 
 _MOST_LANDMARKS, _FEWEST_LEARNED = 1000, 100  # landmarks and rows of a leaf whose estimator is not given
 _SAMPLE_BYTES = 2**27  # most bytes of the rows on which the tree is grown

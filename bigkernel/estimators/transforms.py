@@ -86,8 +86,10 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             return map_rows(X, row_map, float_of(X.dtype))
         rows = input_rows(self, X, reset=False)
         if is_dask_array(X):
+            from bigkernel.data.dask_arrays import as_dask_array
+
             dtype, width = float_of(X.dtype), row_map.width(rows.shape[1])
-            whole = X.rechunk({1: -1})
+            whole = as_dask_array(X).rechunk({1: -1})
             chunks, meta = (whole.chunks[0], (width,)), np.empty((0, 0), dtype)
             return whole.map_blocks(map_rows, row_map, dtype, dtype=dtype, chunks=chunks, meta=meta)
         if is_lazy(X):

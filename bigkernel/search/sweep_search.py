@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import BestAtEdgeWarning, ConfigError
 from bigkernel.estimators.base import available, lacking, set_parameters, shown
+from bigkernel.estimators.callbacks import CallbackSupportMixin, calling_back
 from bigkernel.estimators.inputs import is_lazy
 from bigkernel.events.job import Figures, Note, emit, job
 from bigkernel.html import columns, readable, table
@@ -60,7 +61,7 @@ def html_of_search(search: BaseEstimator) -> str:
     return table(type(search).__name__, figures) + columns([*names, label], lines) + diagram
 
 
-class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
+class SweepSearchCV(CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator):
     """Search over a grid by cross-validation, with scikit-learn's interface, from as few sweeps as possible.
 
     Parameters
@@ -245,7 +246,7 @@ class SweepSearchCV(MetaEstimatorMixin, BaseEstimator):
         start = time.perf_counter()
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)  # of an earlier search
-        with job(f"{type(self).__name__}.fit"), shown(self.verbose):
+        with job(f"{type(self).__name__}.fit"), shown(self.verbose), calling_back(self, X, y):
             self._search(Given(X, y, groups, sample_weight, sample_domain))
         self.seconds_ = time.perf_counter() - start
         return self

@@ -77,7 +77,7 @@ class _Array:
     def rows(self, step: int) -> Iterator[NDArray[Any]]:
         for start in range(0, self.shape[0], step):
             stop = min(start + step, self.shape[0])
-            with _naming(self.name, f"rows {start}:{stop}"):
+            with naming(self.name, f"rows {start}:{stop}"):
                 rows = np.asarray(self.array[start:stop])
             yield in_native_order(rows)
 
@@ -104,8 +104,8 @@ def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
     x and y are names of the arrays of a group; None: "x", "X" or "data" and "y", "labels" or "target"; y="none": none.
     """
     name = shown(path)
-    with _naming(name, "its metadata"):
-        node = zarr.open(store=_Strict(_store(path)), mode="r")
+    with naming(name, "its metadata"):
+        node = zarr.open(store=_Strict(open_store(path)), mode="r")
     if isinstance(node, zarr.Array):
         if x is not None or y not in (None, "none"):
             raise DataError(f"{name}: found a single array; leave out x and y")
@@ -139,7 +139,7 @@ def _source(name: str, rows: _Array, labels: _Array | None) -> Source:
 
 def _pick(group: Any, name: str, requested: str | None, usual: tuple[str, ...]) -> _Array | None:
     for key in usual if requested is None else (requested,):
-        with _naming(f"{name}/{key}", "its metadata"):
+        with naming(f"{name}/{key}", "its metadata"):
             item = group.get(key)
         if isinstance(item, zarr.Array):
             return _Array(f"{name}/{key}", item)
@@ -148,7 +148,8 @@ def _pick(group: Any, name: str, requested: str | None, usual: tuple[str, ...]) 
     return None
 
 
-def _store(path: str) -> Any:
+def open_store(path: str) -> Any:
+    """Open the store at a directory or URL for reading, with limits of time for http and s3."""
     if not is_url(path):
         return LocalStore(path, read_only=True)
     protocol = path.partition("://")[0].lower()
@@ -174,7 +175,7 @@ def _store(path: str) -> Any:
 
 
 @contextlib.contextmanager
-def _naming(name: str, what: str) -> Iterator[None]:
+def naming(name: str, what: str) -> Iterator[None]:
     """Turn any error of a store, a codec or the network into a DataError that names the array."""
     try:
         yield
