@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from sklearn.callback import CallbackContext
 
 try:
-    from sklearn.callback import CallbackSupportMixin, with_callbacks
+    from sklearn.callback import CallbackSupportMixin as CallbackSupportMixin
+    from sklearn.callback import with_callbacks
 except ImportError:
 
     class CallbackSupportMixin:  # type: ignore[no-redef]

@@ -1,14 +1,17 @@
-"""The notebook of the gallery runs, and shows tables and pictures."""
+"""The notebooks of the gallery run, and show tables and pictures."""
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-NOTEBOOK = Path(__file__).parents[2] / "docs" / "gallery" / "digits.ipynb"
+GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
+# tables and pictures, and what is said of the error
+NOTEBOOKS = {"digits.ipynb": (3, 4, r"(\S+)% error on 397 rows", 5.0), "maps.ipynb": (4, 2, r"(\S+) K of error", 0.5)}
 # as a notebook does, this shows the last expression of a cell in its richest form
 KERNEL = """
 import ast, json, sys, warnings
@@ -37,20 +40,21 @@ for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
 
 
 @pytest.mark.slow
-def test_every_cell_runs_and_shows_its_result(tmp_path):
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_every_cell_runs_and_shows_its_result(name, tmp_path):
+    tables, pictures, says, most = NOTEBOOKS[name]
     done = subprocess.run(
-        [sys.executable, "-c", KERNEL, NOTEBOOK], capture_output=True, text=True, timeout=200, cwd=tmp_path
+        [sys.executable, "-c", KERNEL, GALLERY / name], capture_output=True, text=True, timeout=200, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
     shown = [line.split()[0] for line in done.stdout.splitlines()]
-    assert (shown.count("html"), shown.count("picture")) == (3, 4)
-    assert "% error on 397 rows" in done.stdout
-    error = float(done.stdout.partition("%")[0].split()[-1])
-    assert error < 5
+    assert (shown.count("html"), shown.count("picture")) == (tables, pictures)
+    assert float(re.search(says, done.stdout)[1]) < most
 
 
-def test_the_notebook_is_stored_without_outputs():
-    found = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebooks_are_stored_without_outputs(name):
+    found = json.loads((GALLERY / name).read_text(encoding="utf-8"))
     assert (found["nbformat"], found["nbformat_minor"]) == (4, 5)
     for cell in found["cells"]:
         source = "".join(cell["source"])
