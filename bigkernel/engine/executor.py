@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from distributed import Client
-from threadpoolctl import threadpool_limits
 
 from bigkernel.config import Settings
 from bigkernel.engine.interrupts import SEGMENT_THREADS, patience, tell_waiting
@@ -24,6 +23,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.tasks import PULSE_SECONDS, Partial, SweepTask, merge, run_segment
 from bigkernel.events.job import Incident, Merged, Pulse, SegmentDone, emit
 from bigkernel.kernels.kept_blocks import BLOCKS, kept_map
+from bigkernel.kernels.threads import one_thread
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.plan import (
     Memory,
@@ -203,7 +203,7 @@ def local_memory(spec: SweepSpec) -> Memory:
 def run_locally(work: RunningSweep) -> Partial:
     """Run all remaining segments and merges in this process; return the merged partial."""
     # one BLAS thread per task, set once for the whole sweep: parallelism is over segments
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_thread():
         for receipt in work.schedule.finished.values():
             hold(work.held, (None, receipt), work.task, work.schedule)
         if work.spec.threads > 1:

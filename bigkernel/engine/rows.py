@@ -362,7 +362,7 @@ def is_dask_frame(values: object) -> TypeGuard[dd.DataFrame]:
 
 def is_dask_array(values: object) -> TypeGuard[da.Array]:
     """Return True for a Dask collection that is an array, of whatever class, and none of xarray."""
-    return dask.is_dask_collection(values) and hasattr(values, "chunks") and not hasattr(values, "dims")
+    return dask.is_dask_collection(values) and not hasattr(values, "dims") and hasattr(values, "chunks")
 
 
 def unwrapped(values: object, name: str) -> object:

@@ -22,9 +22,9 @@ from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.inputs import input_rows, is_lazy, no_label, plain_labels
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.events.job import Note, Step, emit, job
-from bigkernel.kernels.blas import one_thread
 from bigkernel.kernels.functions import Gaussian, Matern
 from bigkernel.kernels.landmarks import uniform
+from bigkernel.kernels.threads import one_thread
 from bigkernel.solvers.metric import HeldOutLoss, Metric, Run, Sample, learn_products, learn_scales, plain_metric
 from bigkernel.streaming.chunk import RowMap
 from bigkernel.streaming.row_maps import LinearMap, Standardize

@@ -26,8 +26,8 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import NamedSteps, set_parameters
 from bigkernel.estimators.checks import require_row_squares
 from bigkernel.estimators.inputs import input_rows, is_lazy, is_sound, near_mean, validated_weight
-from bigkernel.kernels.blas import one_thread
 from bigkernel.kernels.feature_maps import IdentityMap
+from bigkernel.kernels.threads import one_thread
 from bigkernel.solvers.eigenfunctions import PrincipalAxes, principal_axes
 from bigkernel.statistics.moments import FeatureSums, Moments, MomentStatistic
 from bigkernel.streaming.chunk import RowMap

@@ -12,14 +12,12 @@ wider than `WIDE` are processed by panels of columns with rectangular products i
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 from scipy import linalg
 from scipy.linalg import cython_blas, cython_lapack
-from threadpoolctl import threadpool_limits
 
 from bigkernel.arrays import Array
 
@@ -104,13 +102,6 @@ def syrk(block: Array, out: Array, *, accumulate: bool) -> None:
         _call(rank_k, b"L", b"N", j - i, b, one, panel, p, beta, out[i:, i:], p)
         if j < p:
             _call(product, b"N", b"T", p - j, j - i, b, one, block[:, j:], p, panel, p, beta, out[i:, j:], p)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit BLAS to one thread in a `with` block, so that workers and the driver compute the same bits."""
-    with threadpool_limits(limits=1, user_api="blas"):
-        yield
 
 
 def add_upper(total: Array, upper: Array) -> None:

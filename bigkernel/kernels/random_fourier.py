@@ -31,9 +31,9 @@ from scipy.special import gammaincinv, ndtri
 from bigkernel.arrays import Array, DType
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.algebra import Kernel, exact_unit, strips
-from bigkernel.kernels.blas import one_thread
 from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap, SingleMap
 from bigkernel.kernels.functions import Gaussian, Laplacian, Matern
+from bigkernel.kernels.threads import one_thread
 from bigkernel.streaming.chunk import Chunk, MapCost
 
 _RADIAL = 5  # uniforms of a frequency for the degrees of freedom of t, at most 5; one for the length follows

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from bigkernel.arrays import Array
 from bigkernel.engine.process import processors
@@ -30,6 +29,7 @@ from bigkernel.estimators.precision import Coefficients, perturbed_errors, with_
 from bigkernel.estimators.self_training import AdaptingMethod, ReducedSides, SelfTraining
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.kept_blocks import KeptMap
+from bigkernel.kernels.threads import one_thread
 from bigkernel.search.scoring import FoldSolutions
 from bigkernel.search.splits import Partition
 from bigkernel.search.sweeps import (
@@ -238,7 +238,7 @@ def _self_train(features: KeptMap, rows: Rows, first: list[FoldSolutions]) -> li
     fits = [solved.fits for solved in first if isinstance(solved, AdaptingSolutions)]
     trainings, number = [(of_split.sides, training) for of_split in fits for training in of_split.trainings], 0
     pool = ThreadPoolExecutor(processors())
-    with threadpool_limits(limits=1, user_api="blas"), pool:  # as in the first solves
+    with one_thread(), pool:  # as in the first solves
         while active := [(sides, training) for sides, training in trainings if not training.ended]:
             number += 1
             queries = tuple(training.query(features, sides) for sides, training in active)

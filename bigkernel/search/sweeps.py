@@ -18,7 +18,6 @@ import numpy as np
 from distributed import Client
 from sklearn.base import BaseEstimator
 from sklearn.compose import TransformedTargetRegressor
-from threadpoolctl import threadpool_limits
 
 from bigkernel.arrays import Array
 from bigkernel.config import settings
@@ -40,6 +39,7 @@ from bigkernel.estimators.precision import (
 )
 from bigkernel.events.job import Step, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap, IdentityMap, LandmarkFamily
+from bigkernel.kernels.threads import one_thread
 from bigkernel.search.domain_scoring import Domains
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import NOT_USED, Partition
@@ -451,7 +451,7 @@ class GridSweep:
         # a method that whitens to solve determines the whitening, whatever the order of the grid
         leads = [next((c.method for c in members if c.method.whitens), members[0].method) for members in self.members]
         diagnostics = [SolveDiagnostics() for _ in leads]
-        with threadpool_limits(limits=1, user_api="blas"):  # as in the solves, so that bits do not depend on threads
+        with one_thread():  # as in the solves, so that bits do not depend on threads
             whitenings = [
                 method.whiten(members[0].basis, own)
                 for members, method, own in zip(self.members, leads, diagnostics, strict=True)
@@ -512,7 +512,7 @@ def _side_by_side(
     """Call `solve` for each of `count` kernels, `beside` of them in parallel, with a pool that their folds share."""
     pool, kernels = ThreadPoolExecutor(processors()), ThreadPoolExecutor(beside)
     solved = []
-    with spent("solve"), threadpool_limits(limits=1, user_api="blas"), pool, kernels:
+    with spent("solve"), one_thread(), pool, kernels:
         jobs = [kernels.submit(solve, place, pool) for place in range(count)]
         try:
             for place, job in enumerate(jobs):

@@ -1,0 +1,58 @@
+"""One thread of BLAS: for several blocks at once, and for predictions, which equal those of one thread."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from bigkernel import Gaussian, KernelRidge, PartitionedRegressor
+from bigkernel.kernels import threads
+from bigkernel.streaming.chunk import Chunk
+
+
+class Pools:
+    """A controller of thread pools that counts limits and their ends."""
+
+    def __init__(self):
+        self.calls = []
+
+    def limit(self, **given):
+        self.calls.append(given)
+        return self
+
+    def restore_original_limits(self):
+        self.calls.append("ended")
+
+
+def test_the_limit_ends_with_the_last_of_blocks_that_overlap(monkeypatch):
+    pools, both, over = Pools(), Barrier(2), Barrier(2)
+    monkeypatch.setattr(threads, "_pools", lambda with_scipy: pools)
+
+    def second():
+        with threads.one_thread():
+            both.wait(20)  # both are inside
+            over.wait(20)  # the first has ended
+
+    with ThreadPoolExecutor(1) as pool:
+        with threads.one_thread():
+            later = pool.submit(second)
+            both.wait(20)
+        assert pools.calls == [{"limits": 1, "user_api": "blas"}]
+        over.wait(20)
+        later.result(20)
+    assert pools.calls[1:] == ["ended"]
+
+
+@pytest.mark.parametrize("leaves", [1, 4])
+def test_threads_share_the_rows_of_a_prediction(leaves):
+    X = np.random.default_rng(0).normal(size=(3000, 4))
+    model = KernelRidge(Gaussian(2.0), n_landmarks=120, random_state=0)
+    model = model if leaves == 1 else PartitionedRegressor(model, leaves, random_state=0)
+    model.fit(X[:500], np.sin(X[:500, 0]))
+    predictor = model._predictor()
+    expected = predictor.values(Chunk(X))
+    for count in (1, 2, 5):
+        assert_allclose(predictor.values_in_threads(Chunk(X), count), expected, rtol=0, atol=1e-10)
+    assert_allclose(model.predict(X), expected[:, 0], rtol=0, atol=1e-10)
