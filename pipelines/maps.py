@@ -136,7 +136,7 @@ def measure_map(report: Report, name: str, rows: int, leaves: int, m: int, seed:
     test = rng.choice(len(places), min(20_000, len(places)), replace=False)
     records = [
         {"method": f"{leaves} leaves × {m:,}", **figures(wrong, spread), "fit": fitted, "each": seconds / values.size},
-        {"method": f"{leaves} leaves × {m:,}", **figures(wrong[test], spread[test])},
+        {"method": "at the cells of the others", **figures(wrong[test], spread[test])},
     ]
     X_test = vectors(cells_at(grid, names, places[test]), names)
     records += peers(X, y, X_test, truth[places[test]], seed)
@@ -151,11 +151,13 @@ def measure_map(report: Report, name: str, rows: int, leaves: int, m: int, seed:
         Column("each", "µs a cell", ".1f"),
     ]
     report.table("maps", "At cells without data; bands of 90 %", Table(columns, records))
-    layer = (0,) * (values.ndim - 2)
-    report.figure("map", two_maps, values[layer], std[layer], unit, caption=f"Predicted from {len(X):,} cells.")
+    layer, known = (0,) * (values.ndim - 2), grid["target"].notnull().values
+    shown = [np.where(known, one, np.nan)[layer] for one in (values, std)]
+    report.figure("map", two_maps, *shown, unit, caption=f"Predicted from {len(X):,} cells.")
     some = rng.choice(len(places), min(200_000, len(places)), replace=False)
     far = cKDTree(X).query(vectors(cells_at(grid, names, places[some]), names))[0] * EARTH_KM
-    report.figure("distance", by_distance, far, wrong[some], spread[some], unit, caption="Twenty groups of equal size.")
+    caption = "Twenty groups of equal size." + " A factor e of depth counts as 637 km." * (name == "ocean")
+    report.figure("distance", by_distance, far, wrong[some], spread[some], unit, caption=caption)
 
 
 def figures(wrong: Array, std: Array | None = None) -> dict[str, Any]:
