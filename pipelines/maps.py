@@ -221,6 +221,7 @@ def measure_speed(report: Report, name: str, rows: int, leaves: int, m: int, sce
     if name == "land":
         grid, names, d = grid_of(name), ("lat", "lon"), 3
         ridge = bk.KernelRidgeClassifier(bk.Matern(sigma=0.05, nu=1.5), n_landmarks=m, alpha="gcv", random_state=seed)
+        ridge.set_params(dtype="float32")
         split = bk.PartitionedClassifier(ridge, leaves, overlap=0.05, random_state=seed)
         model: Any = make_pipeline(bk.OnSphere("lat", "lon"), split)
         training = cells_at(grid, names, draw_cells(grid, rows, seed))
@@ -307,7 +308,7 @@ def maps(
     \b
     python -m pipelines maps ocean
     python -m pipelines maps scenes --scenes 243 --landmarks 4000
-    python -m pipelines maps land --leaves 256 --landmarks 200
+    python -m pipelines maps land --leaves 512 --landmarks 128
     """
     report = Report(out, f"Maps: {name}", "predictions of the cells of a grid", quiet=as_json)
     with warnings.catch_warnings():

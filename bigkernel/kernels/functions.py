@@ -144,16 +144,17 @@ class Matern(_Euclidean):
         if strip.max(initial=-np.inf) > 0:
             np.minimum(strip, 0, out=strip)
         np.negative(strip, out=strip)
-        r = np.sqrt(strip)
-        if self.nu == 0.5:
-            strip[...] = 1
-        else:
-            strip *= 0 if self.nu == 1.5 else 1 / 3  # r²/3 for ν = 5/2
+        r = np.sqrt(strip, out=strip if self.nu == 0.5 else None)
+        if self.nu == 1.5:
+            np.add(r, 1, out=strip)
+        elif self.nu == 2.5:
+            strip *= 1 / 3
             strip += r
             strip += 1
         np.negative(r, out=r)
         np.exp(r, out=r)
-        strip *= r
+        if self.nu != 0.5:
+            strip *= r
 
     def with_slope(self, squares: Array) -> tuple[Array, Array]:
         """Return k and dk/d‖x−z‖² at squared distances, for a width of 1; the slope is 0 where x = z."""
