@@ -30,7 +30,7 @@ def test_a_map_is_compared_at_cells_without_data(name, tmp_path, monkeypatch):
     assert max(one["error"] for one in results["maps"]) < 0.1
     assert 0.7 < everywhere["cover"] <= 1
     assert 0.7 < process["cover"] <= 1
-    require_page(tmp_path, pictures=4)
+    require_page(tmp_path, pictures=2)
 
 
 @pytest.mark.slow
@@ -43,7 +43,7 @@ def test_a_grid_is_predicted_to_a_store(name, tmp_path, monkeypatch):
     stored = xr.open_zarr(tmp_path / "predicted.zarr")["prediction"]
     assert figures["cells"] == stored.size == (HEIGHT.size if name == "land" else 2 * 100 * 100)
     if name == "land":
-        assert figures["error"] < 0.1
+        assert figures["error"] < 0.2
     else:
         np.testing.assert_allclose(float(figures["ratio"]), 1 / figures["each"], atol=0.01)
-        call("maps", name, *SMALL, "--scenes", 3, "--out", tmp_path, code=1)
+        call("maps", name, *SMALL, "--scenes", 3, "--out", tmp_path, code=3)

@@ -7,7 +7,7 @@ later step, so that nothing is cleaned up.
 
 import json
 from collections import deque
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,6 @@ def world(root, segments):
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(zarr_arrays, "publish", _publish)
         patch.setattr(zarr_arrays, "read_group", _read_group)
-        patch.setattr(executor, "threadpool_limits", lambda **_: nullcontext())
         patch.setattr(zarr_arrays.time, "sleep", lambda seconds: None)
         patch.setattr(run_lock.Lock, "_beat", lambda self: None)
         made = World(Disk(root), segments)
