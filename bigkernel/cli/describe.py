@@ -83,10 +83,10 @@ def open_dataset(path: str) -> Any:
         import xarray
     except ImportError as error:
         raise ConfigError(f"{path}: reading it needs xarray: pip install xarray") from error
+    if is_url(path):
+        with naming(shown(path), "its metadata"):
+            return xarray.open_zarr(open_store(path))
     try:
-        if is_url(path):
-            with naming(shown(path), "its metadata"):
-                return xarray.open_zarr(open_store(path))
         if Path(path).is_dir():
             return xarray.open_dataset(path, chunks={}, engine="zarr", consolidated=False)
         return xarray.open_dataset(path, chunks={})

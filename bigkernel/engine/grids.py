@@ -75,8 +75,8 @@ class Grid:
             self._require_same(array)
             axes = tuple(self.dims.index(dim) for dim in array.dims)
             chunks = tuple(self.chunks[axis] for axis in axes)
-            whole = da.as_dask_array(array.data)
-            pairs += [whole.rechunk(chunks) if axes else whole, axes]
+            values = da.as_dask_array(array.data)
+            pairs += [values.rechunk(chunks) if axes else values, axes]
         last, count = len(self.dims), len(arrays)
         whole = da.blockwise(
             _stack,

@@ -35,7 +35,6 @@ from bigkernel.data.run_lock import claimed
 from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import grid_store, prediction_store
 from bigkernel.engine.grids import Grid, dataset_of, grid_of, is_grid, label_cells, label_dtype, named, variables
-from bigkernel.engine.process import processors
 from bigkernel.engine.rows import DaskSource, NumpySource, Rows, as_rows, is_dask_array
 from bigkernel.engine.sweep import choose_executor, sweep
 from bigkernel.errors import ConfigError, DataError
@@ -450,7 +449,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
             check_is_fitted(self)
         make = make or self._predictor
         if is_sound(X, self):
-            return make().values_in_threads(Chunk(X), processors())
+            return make().values(Chunk(X))
         rows = input_rows(self, X, reset=False)
         rows = rows if rows.grid else replace(rows, bad_rows="refuse")
         return _values_in_memory(rows, make()) if rows.in_memory else _lazy_values(rows, make())
@@ -683,12 +682,12 @@ def training_values(rows: Rows, predictor: BlockPredictor) -> Array:
 
 def _values_in_memory(rows: Rows, predictor: BlockPredictor) -> Array:
     if isinstance(rows.x, NumpySource):
-        return _chunk_values(predictor, rows, 0, len(rows), threads=processors())
+        return _chunk_values(predictor, rows, 0, len(rows))
     # in the blocks of dense rows, where these are no larger than a chunk, for the same bits
     n = len(rows)
     count = max(-(-n // Chunk.block_rows), -(-n * rows.row_bytes // settings().chunk_bytes), 1)
     bounds = [n * i // count for i in range(count + 1)]
-    return np.concatenate([_chunk_values(predictor, rows, *piece, threads=processors()) for piece in pairwise(bounds)])
+    return np.concatenate([_chunk_values(predictor, rows, *piece) for piece in pairwise(bounds)])
 
 
 def _lazy_values(rows: Rows, predictor: BlockPredictor) -> da.Array:
@@ -724,10 +723,10 @@ def _block_values(x: Array, predictor: BlockPredictor, rows: Rows, block_rows: i
 
 
 def _chunk_values(
-    predictor: BlockPredictor, rows: Rows, start: int, stop: int, block_rows: int = Chunk.block_rows, threads: int = 1
+    predictor: BlockPredictor, rows: Rows, start: int, stop: int, block_rows: int = Chunk.block_rows
 ) -> Array:
     chunk, bad = rows.validate_or_mask(replace(rows.read(start, stop), block_rows=block_rows))
-    values = predictor.values_in_threads(chunk, threads)
+    values = predictor.values(chunk)
     if bad:
         values[np.asarray(chunk.weight) == 0] = np.nan
     return values

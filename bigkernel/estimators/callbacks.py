@@ -60,4 +60,4 @@ def calling_back(estimator: BaseEstimator, X: RowsLike, y: ColumnLike) -> Iterat
         # the copy that they get has all attributes of the fit
         context.call_on_fit_task_end(estimator=estimator, X=X, y=y, reconstruction_attributes={})
     finally:
-        with_callbacks(lambda _: None)(estimator)  # their last call
+        with_callbacks(lambda _: None)(estimator)  # it calls `teardown` after the function that it decorates

@@ -191,7 +191,7 @@ def read_training(
     if is_lazy(X):
         rows = input_rows(estimator, X, reset=known is None)
         names = target_names(y)
-        rows, y = grid_targets(rows, y, classes=isinstance(estimator, ClassifierMixin))
+        rows, y = grid_targets(rows, unwrapped(y, "y"), classes=isinstance(estimator, ClassifierMixin))
         sample_domain = rows.flat(sample_domain)
         _require_y(estimator, rows, y)
         if isinstance(estimator, ClassifierMixin) and y is not None and not is_lazy(y):
@@ -201,7 +201,7 @@ def read_training(
         X, y = _validated(estimator, X, y, reset=known is None)
         rows = as_rows(X)
         sample_weight = validated_weight(sample_weight, len(rows))
-    y = y if y is None else unwrapped(y, "y") if is_lazy(y) else np.asarray(y)
+    y = y if y is None or is_lazy(y) else np.asarray(y)
     domain = domain_column(sample_domain)[0]
     if isinstance(estimator, ClassifierMixin):
         labels = find_classes(estimator, rows, y, classes) if known is None else known.classes
@@ -354,7 +354,7 @@ def labels_in_memory(estimator: BaseEstimator, y: ColumnLike) -> ColumnLike:
     """Return y with −1 where a label is missing; `DataError` if the estimator needs all labels."""
     if y is None or estimator._semi_supervised:
         return y if y is None else plain_labels(y)
-    given = np.asarray(unwrapped(y, "y"))
+    given = np.asarray(y)
     if given.dtype.kind == "O" and given.ndim == 1:
         missing = np.flatnonzero([is_missing(label) for label in given])
         if len(missing):
@@ -373,7 +373,7 @@ def find_classes(estimator: BaseEstimator, rows: Rows, y: ColumnLike, classes: C
     elif y is None and rows.classes:
         labels = np.unique(rows.classes)
     else:
-        values = rows.column("y") if y is None else np.asarray(unwrapped(y, "y"))
+        values = rows.column("y") if y is None else np.asarray(y)
         assert values is not None
         labels = np.unique(values)
         missing = no_label(labels)

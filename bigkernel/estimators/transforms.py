@@ -20,7 +20,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
-from bigkernel.engine.rows import Rows, as_rows, is_dask_array
+from bigkernel.engine.rows import DaskSource, Rows, as_rows, is_dask_array
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import NamedSteps, set_parameters
@@ -85,11 +85,8 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         if is_sound(X, self):
             return map_rows(X, row_map, float_of(X.dtype))
         rows = input_rows(self, X, reset=False)
-        if is_dask_array(X):
-            from bigkernel.data.dask_arrays import as_dask_array
-
-            dtype, width = float_of(X.dtype), row_map.width(rows.shape[1])
-            whole = as_dask_array(X).rechunk({1: -1})
+        if is_dask_array(X) and isinstance(rows.x, DaskSource):
+            dtype, width, whole = float_of(X.dtype), row_map.width(rows.shape[1]), rows.x.array
             chunks, meta = (whole.chunks[0], (width,)), np.empty((0, 0), dtype)
             return whole.map_blocks(map_rows, row_map, dtype, dtype=dtype, chunks=chunks, meta=meta)
         if is_lazy(X):

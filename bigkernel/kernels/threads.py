@@ -24,7 +24,7 @@ def one_thread() -> Iterator[None]:
     """
     with _lock:
         pools = None if _blocks else _pools("scipy.linalg" in sys.modules)
-        _blocks.append(pools and pools.limit(limits=1, user_api="blas"))
+        _blocks.append(None if pools is None else pools.limit(limits=1))
     try:
         yield
     finally:
@@ -33,11 +33,17 @@ def one_thread() -> Iterator[None]:
                 limit.restore_original_limits()
 
 
+def blas_threads() -> int:
+    """Return how many threads BLAS has now; 1 if it cannot be limited."""
+    pools = _pools("scipy.linalg" in sys.modules)
+    return 1 if pools is None else max((pool["num_threads"] for pool in pools.info()), default=1)
+
+
 @cache
 def _pools(with_scipy: bool) -> Any:
-    """Return the libraries that are loaded: finding them takes 6 ms, and SciPy brings another."""
+    """Return the BLAS libraries that are loaded: finding them takes 6 ms, and SciPy brings another."""
     try:
         from threadpoolctl import ThreadpoolController
     except ImportError:
         return None
-    return ThreadpoolController()
+    return ThreadpoolController().select(user_api="blas")

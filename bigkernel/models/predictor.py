@@ -177,7 +177,7 @@ class Predictor(WithoutCaches):
         x = self._rows(X)
         for row_map in self.row_maps:
             x = map_rows(x, row_map, float_of(x.dtype))
-        return self._sliced.values_in_threads(Chunk(x), os.cpu_count() or 1)
+        return self._sliced.values(Chunk(x))
 
     def _rows(self, X: Any) -> Array:
         """Validate X as a matrix of finite numbers, in the dtype that the model would use."""

@@ -10,7 +10,7 @@ w_k p_k(x), w the class weights. Shapes: n rows, d features, p columns of φ, c 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ import numpy as np
 from bigkernel.arrays import Array, Index
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, LandmarkSlices, WithoutCaches, slice_map
-from bigkernel.kernels.threads import one_thread
+from bigkernel.kernels.threads import blas_threads, one_thread
 from bigkernel.streaming.chunk import Chunk, MapCost, Workspace
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _PREPARING = Lock()
 _TILE_BYTES = 2**21
 _SHARED_ROWS = 512  # of a block, where threads share the rows
 _SHARED_FLOPS = 2**24  # that are worth threads
-_LIMITED_FLOPS = 2**20  # that are worth the 15 µs of a limit
+_LIMITED_FLOPS = 2**22  # that are worth the time of a limit, 50 µs
 
 
 class BlockPredictor(WithoutCaches, ABC):
@@ -64,31 +64,25 @@ class BlockPredictor(WithoutCaches, ABC):
         return chunk.blocks(index)
 
     def values(self, chunk: Chunk) -> Array:
-        """Compute f of every row of the chunk, (n, c) float64."""
+        """Compute f of every row of the chunk, (n, c) float64; as many blocks side by side as BLAS has threads."""
         self.prepare()
-        out = np.empty((len(chunk), self.width))
-        # a block of few features is up to seven times as slow on two threads of BLAS, if other work runs
-        with one_thread() if len(chunk) * self.flops_per_row > _LIMITED_FLOPS else nullcontext():
-            for block in self.blocks_of(chunk):
+        out, flops = np.empty((len(chunk), self.width)), len(chunk) * self.flops_per_row
+        threads = blas_threads() if flops > _SHARED_FLOPS else 1
+
+        def fill_some(chunk: Chunk, blocks: Iterable[Index]) -> None:
+            for block in blocks:
                 self.fill(chunk, block, out[block])
-        return out
 
-    def values_in_threads(self, chunk: Chunk, threads: int) -> Array:
-        """Compute f of every row of the chunk, (n, c) float64, its blocks side by side on so many threads."""
-        blocks = [*self.blocks_of(replace(chunk, block_rows=min(chunk.block_rows, _SHARED_ROWS)))]
-        flops = self.flops_per_row * len(chunk)
-        if min(threads, len(blocks)) < 2 or flops < _SHARED_FLOPS:
-            return self.values(chunk)
-        self.prepare()
-        out = np.empty((len(chunk), self.width))
-
-        def fill_some(first: int) -> None:
-            own = replace(chunk, work=Workspace())
-            for block in blocks[first::threads]:
-                self.fill(own, block, out[block])
-
-        with one_thread(), ThreadPoolExecutor(threads) as pool:
-            list(pool.map(fill_some, range(threads)))
+        # a block of few features is up to six times as slow on two threads of BLAS, if other work runs
+        with one_thread() if flops > _LIMITED_FLOPS else nullcontext():
+            if threads == 1:
+                fill_some(chunk, self.blocks_of(chunk))
+                return out
+            most = min(chunk.block_rows, _SHARED_ROWS, -(-len(chunk) // threads))
+            blocks = [*self.blocks_of(replace(chunk, block_rows=most))]
+            own = [replace(chunk, work=Workspace()) for _ in range(threads)]
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(fill_some, own, [blocks[first::threads] for first in range(threads)]))
         return out
 
 

@@ -7,8 +7,10 @@ from http.server import SimpleHTTPRequestHandler
 
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 
+from bigkernel import Gaussian, KernelRidge, save_model
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source, stores
 from bigkernel.errors import ChunkMissingError, ConfigError, DataError
@@ -185,3 +187,17 @@ def test_missing_s3fs_is_refused_with_the_package_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(ConfigError, match=r"s3: s3fs is not installed: pip install .*s3"):
         open_source("s3://bucket/x.zarr")
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_the_command_predicts_a_dataset_at_a_url(served, tmp_path, run):
+    sea = xr.Dataset({"a": (("y", "x"), np.random.default_rng(0).normal(size=(20, 30)))})
+    model = KernelRidge(Gaussian(0.3), n_landmarks=8, random_state=0).fit(sea, (sea.a**2).rename("b"))
+    save_model(model, tmp_path / "model")
+    sea.chunk({"y": 7}).to_zarr(tmp_path / "sea.zarr", zarr_format=3)
+    run("predict", tmp_path / "model", f"{served.url}/sea.zarr", tmp_path / "out.zarr")
+    xr.testing.assert_allclose(xr.open_zarr(tmp_path / "out.zarr").b.load(), model.predict(sea), rtol=1e-9)
+    secret = served.url.replace("http://", "http://zoe:secret@")
+    refused = run("predict", tmp_path / "model", f"{secret}/none.zarr", tmp_path / "other", code=3)
+    assert "none.zarr" in refused.stderr
+    assert "secret" not in refused.output

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 
 from bigkernel import Gaussian, KernelRidge, PartitionedRegressor
 from bigkernel.kernels import threads
-from bigkernel.streaming.chunk import Chunk
+from bigkernel.statistics import predictor
 
 
 class Pools:
@@ -39,20 +39,20 @@ def test_the_limit_ends_with_the_last_of_blocks_that_overlap(monkeypatch):
         with threads.one_thread():
             later = pool.submit(second)
             both.wait(20)
-        assert pools.calls == [{"limits": 1, "user_api": "blas"}]
+        assert pools.calls == [{"limits": 1}]
         over.wait(20)
         later.result(20)
     assert pools.calls[1:] == ["ended"]
 
 
 @pytest.mark.parametrize("leaves", [1, 4])
-def test_threads_share_the_rows_of_a_prediction(leaves):
-    X = np.random.default_rng(0).normal(size=(3000, 4))
+def test_threads_share_the_rows_of_a_prediction(leaves, monkeypatch):
+    X = np.random.default_rng(0).normal(size=(20_000, 4))
     model = KernelRidge(Gaussian(2.0), n_landmarks=120, random_state=0)
     model = model if leaves == 1 else PartitionedRegressor(model, leaves, random_state=0)
-    model.fit(X[:500], np.sin(X[:500, 0]))
-    predictor = model._predictor()
-    expected = predictor.values(Chunk(X))
-    for count in (1, 2, 5):
-        assert_allclose(predictor.values_in_threads(Chunk(X), count), expected, rtol=0, atol=1e-10)
-    assert_allclose(model.predict(X), expected[:, 0], rtol=0, atol=1e-10)
+    expected = model.fit(X[:500], np.sin(X[:500, 0])).predict(X)
+    started = []
+    for count in (2, 5):
+        monkeypatch.setattr(predictor, "blas_threads", lambda count=count: started.append(count) or count)
+        assert_allclose(model.predict(X), expected, rtol=0, atol=1e-10)
+    assert {*started} == {2, 5}
