@@ -121,7 +121,7 @@ def check_cluster(
             if version != mine[name]:
                 raise ConfigError(
                     f"worker {address}: found {name} {version}, expected {mine[name]} as on the driver; install the "
-                    "same versions, and configure zarr alike"
+                    "same versions, with the same settings of zarr"
                 )
         if state.wrong:
             raise DataError(f"worker {address}: {state.wrong[0]}")
