@@ -191,7 +191,8 @@ def read_training(
     if is_lazy(X):
         rows = input_rows(estimator, X, reset=known is None)
         names = target_names(y)
-        rows, y = grid_targets(rows, unwrapped(y, "y"), classes=isinstance(estimator, ClassifierMixin))
+        rows, y = grid_targets(rows, y, classes=isinstance(estimator, ClassifierMixin))
+        y = unwrapped(y, "y")
         sample_domain = rows.flat(sample_domain)
         _require_y(estimator, rows, y)
         if isinstance(estimator, ClassifierMixin) and y is not None and not is_lazy(y):
