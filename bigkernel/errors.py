@@ -98,6 +98,13 @@ class BestAtEdgeWarning(UserWarning):
     """The best candidate of a search lies at an end of its grid; names the parameter, the side and values to add."""
 
 
+class PenaltyWarning(UserWarning):
+    """Rows that are left out are predicted far better with a larger penalty than that of generalised cross-validation.
+
+    It takes all rows to have the same leverage. Use ``alpha="cv"``.
+    """
+
+
 class MissingLabelWarning(UserWarning):
     """A class looks like a missing label: −1 beside several others without unlabelled rows, or a text such as ""."""
 

@@ -39,7 +39,7 @@ from bigkernel.engine.rows import DaskSource, NumpySource, Rows, as_rows, is_das
 from bigkernel.engine.sweep import choose_executor, sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import fitting
-from bigkernel.estimators.calibration import calibrate, plan_calibration, refuse_calibrated
+from bigkernel.estimators.calibration import calibrate, plan_calibration, refuse_folds
 from bigkernel.estimators.callbacks import CallbackSupportMixin, calling_back
 from bigkernel.estimators.evaluation import FitReport
 from bigkernel.estimators.fit_state import (
@@ -182,9 +182,16 @@ def _adds_rows(estimator: RowsEstimator) -> str:
         return "its fit takes several sweeps of the same rows; fit all rows at once"
     if getattr(estimator, "probability", False):
         return "probabilities are calibrated on all rows; set probability=False"
+    if _by_folds(estimator):
+        return "alpha='cv' chooses on folds of all rows; set a number, or 'gcv'"
     if getattr(estimator, "solver", None) == "cg":
         return "conjugate gradients keep no sums; set solver='direct'"
     return "an exact fit keeps no sums; set n_landmarks" if estimator._columns().exact else ""
+
+
+def _by_folds(estimator: RowsEstimator) -> bool:
+    alpha = getattr(estimator, "alpha", None)
+    return isinstance(alpha, str) and alpha == "cv"
 
 
 def _gives_probabilities(estimator: RowsEstimator) -> str:
@@ -327,7 +334,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         """
         check_is_fitted(self)
         method = self._method()
-        refuse_calibrated(method, "refit")
+        refuse_folds(method, "refit")
         self.check_parameters()
         before = self._require_moments("fit again")
         method.require_same(before)
@@ -345,8 +352,8 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         """Fit to these sums of the rows, or by a sweep if there are none or they are too coarse."""
         restore(self, data.inputs)
         method = self._method()
-        # the folds of the calibration need their own sweep
-        problem = None if problem is None or method.probability else method.check(problem, data.rows.name)
+        # sums of folds need their own sweep
+        problem = None if problem is None or method.holds_out else method.check(problem, data.rows.name)
         choose = self._columns().dtype == "auto"
         fit = fitting.fit_moments(method, data, basis, choose=choose, problem=problem)
         self._fitted = calibrate(method, fit, data)
@@ -839,7 +846,7 @@ class LandmarkEstimator(RowsEstimator):
         """
         check_is_fitted(self)
         method = self._method()
-        refuse_calibrated(method, "with_landmarks")
+        refuse_folds(method, "with_landmarks")
         before = self._require_moments("fit with n_landmarks")
         columns = method.some_landmarks(before, count, self._columns())
         fewer: Self = copy(self).set_params(n_landmarks=count)

@@ -8,7 +8,6 @@ of five folds would not fit a worker, one fold is held out. Shapes: m landmarks,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -19,24 +18,30 @@ from bigkernel.engine.rows import ClassWeightSource, Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, ResumeMismatchError
 from bigkernel.estimators.checks import solving
-from bigkernel.estimators.fit_state import Columns, ExactFit, ExactProblem, Fit, MomentFit, Solution, Training
+from bigkernel.estimators.fit_state import Columns, ExactFit, ExactProblem, Fit, MomentFit, R, S, Solution, Training
 from bigkernel.estimators.fitting import Method, solve
+from bigkernel.estimators.folds import held_out
 from bigkernel.estimators.inputs import read_exact, without_class_weights
 from bigkernel.estimators.kernel_basis import LandmarkBasis
-from bigkernel.estimators.precision import of_columns
 from bigkernel.events.job import spent
 from bigkernel.solvers.logistic import fit_softmax
 from bigkernel.solvers.residuals import SolveDiagnostics
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds, HeldOutValues, most_rows
-from bigkernel.statistics.moments import SUMS, Targets
+from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Calibration
-from bigkernel.streaming.plan import Accumulator, Plan
+from bigkernel.streaming.plan import Plan
 
 PROBABILITY: dict[str, list[object]] = {"probability": ["boolean"]}
 
 
-def refuse_calibrated(method: Method, what: str) -> None:
-    """Raise `ConfigError` for an operation that would have to calibrate again."""
+def refuse_folds(method: Method, what: str) -> None:
+    """Raise `ConfigError` for an operation that would need the sums of folds again."""
+    if method.by_folds:
+        raise ConfigError(
+            f"{what}: alpha='cv' chooses by sums of folds, which are not kept; fit again, or set alpha to a number, "
+            "such as `alpha_` of the fit"
+        )
     if method.probability:
         raise ConfigError(
             f"{what}: probability=True needs the earlier rows for calibration, and they are not kept; fit again, or "
@@ -65,17 +70,18 @@ def plan_calibration(method: Method, data: Training, basis: Columns, plan: Plan)
 
 
 def calibrate(method: Method, fit: Fit, data: Training) -> Fit:
-    """Calibrate a fit and drop the sums of its folds; return it unchanged without probabilities."""
+    """Calibrate a fit, if it has probabilities, and drop the sums of its folds."""
     if not method.probability:
-        return fit
+        return replace(fit, folds=None) if isinstance(fit, MomentFit) else fit
     if isinstance(fit, ExactFit):
         return _calibrate_exact(method, fit, data)
     assert isinstance(fit, MomentFit)
     assert fit.folds is not None
-    _require_judged(fit.folds["t"], data.rows)
+    sums = fit.folds.sums
+    _require_judged(sums["t"], data.rows)
     with spent("solve"), solving(method):
-        solutions = _held_out_solutions(method, fit, data.rows)
-    count = len(fit.folds["n"])
+        solutions = _held_out_solutions(method, fit)
+    count = len(sums["n"])
     classes = method.classes(data.targets)
     statistic = HeldOutValues(
         features=method.predicting(fit.basis.features()),
@@ -84,7 +90,7 @@ def calibrate(method: Method, fit: Fit, data: Training) -> Fit:
         weights=np.stack([one.coef for one in solutions])[None],
         intercepts=np.stack([one.intercept for one in solutions])[None],
         most=most_rows(classes.width),
-        rows=float(fit.folds["rows"][: len(solutions)].sum()),
+        rows=float(sums["rows"][: len(solutions)].sum()),
     )
     rows = without_class_weights(data.rows)
     try:
@@ -122,41 +128,25 @@ def _require_judged(weight: Array, rows: Rows) -> None:
     )
 
 
-def _held_out_solutions(method: Method, fit: MomentFit, rows: Rows) -> list[Solution]:
+def _held_out_solutions(method: Method, fit: MomentFit) -> list[Solution]:
     """Solve without each of the held-out folds, and without the landmarks among its rows."""
-    assert fit.folds is not None
-    held = {name: fit.folds[name] for name in SUMS}
-    again, ids, count = method.resolved(fit.solution), fit.basis.ids, len(fit.folds["n"])
-    problems = (  # one at a time, of m×m sums each
-        replace(fit, statistics=_without(fit, {name: sums[number] for name, sums in held.items()}, joins=method.joins))
-        for number in range(count if count == FOLDS else 1)
-    )
-    if ids is None or method.semi_supervised:  # these train on held-out rows too
-        whitening = method.whiten(fit.basis)
-        reduced = method.reduce(fit, whitening)
-        return [
-            solve(again, one, whitening, reduced=method.reduce_without(reduced, one), estimate=False).solution
-            for one in problems
-        ]
-    folds, solutions = rows.folds_of(HeldOutFolds(count - 1), ids) % count, []
-    for number, problem in enumerate(problems):
-        kept = np.flatnonzero(folds != number)
-        kept = kept if len(kept) else np.arange(len(ids))  # of one or two landmarks all may be held out
-        solution = solve(again, of_columns(problem, kept), estimate=False).solution
+    again, shared, solutions = method.resolved(fit.solution), None, []
+    for rest, _, kept in held_out(fit):
+        if kept is None:  # landmarks stay: folds share their whitening
+            whitening, reduced = shared = shared or _reduced(method, fit)
+            reduced = method.reduce_without(reduced, rest)
+            solutions.append(solve(again, rest, whitening, reduced=reduced, estimate=False).solution)
+            continue
+        solution = solve(again, rest, estimate=False).solution
         coef = np.zeros((fit.basis.width, solution.coef.shape[1]))
         coef[kept] = solution.coef
         solutions.append(replace(solution, coef=coef))
     return solutions
 
 
-def _without(fit: MomentFit, held: Mapping[str, Array], *, joins: bool) -> Accumulator:
-    """Return the sums without those of a fold; its rows stay as unlabelled ones where they join those."""
-    left = {name: fit.statistics[name].copy() for name in SUMS}
-    for name, values in held.items():
-        left[name][-1] -= values
-        if joins and name in ("rows", "n", "G", "s"):
-            left[name][0] += values
-    return left
+def _reduced(method: Method[R, S], fit: MomentFit) -> tuple[Whitening, R]:
+    whitening = method.whiten(fit.basis)
+    return whitening, method.reduce(fit, whitening)
 
 
 def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
@@ -166,7 +156,7 @@ def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
     assert isinstance(basis, LandmarkBasis)
     K, again = basis.core(), method.resolved(fit.solution)
     weight = np.ones(len(K)) if exact.weight is None else exact.weight
-    fold = HeldOutFolds(FOLDS - 1).of(exact.chunk)[exact.keep] % FOLDS
+    fold = exact.folds()
     sums = [weight[labelled & (fold == number)] @ Y[fold[labelled] == number] for number in range(FOLDS)]
     _require_judged(np.stack(sums), data.rows)
     values = np.zeros((len(K), Y.shape[1]))

@@ -36,8 +36,9 @@ KERNEL_CONSTRAINTS: dict[str, list[object]] = {
     "random_state": ["random_state"],
     "verbose": ["verbose"],
 }
+RULES = {"cv", "gcv"}  # that choose a penalty
 # of the regressors that take a penalty for each target
-PENALTIES: dict[str, list[object]] = {"alpha": [Real, StrOptions({"gcv"}), "array-like"]}
+PENALTIES: dict[str, list[object]] = {"alpha": [Real, StrOptions(RULES), "array-like"]}
 
 
 def require_some(rows: Rows, skipped: int) -> int:
@@ -63,7 +64,7 @@ def require_exact(name: str, n: int) -> None:
 
 
 def penalty_of(alpha: float | str | Array) -> float | str | Array:
-    """Read a penalty as it was given: "gcv", a float, or an array (c,) of several."""
+    """Read a penalty as it was given: a rule, a float, or an array (c,) of several."""
     if isinstance(alpha, str):
         return alpha
     require_alpha(alpha)

@@ -22,6 +22,7 @@ from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.blend import Blend
 from bigkernel.statistics.domain_cells import Cells
+from bigkernel.statistics.held_out import FOLDS
 from bigkernel.statistics.moments import Moments, Targets, add, uncentre, unshift_targets
 from bigkernel.statistics.predictor import Calibration
 from bigkernel.streaming.plan import Accumulator
@@ -262,6 +263,20 @@ class AlignedComponents(AlignedSolution, SpectralSolution):
     """Components of both sides with their eigenvalues."""
 
 
+@dataclass(frozen=True, eq=False)
+class FoldSums:
+    """The sums of labelled rows by fold, which a fit keeps until it has chosen and calibrated (`estimators.folds`)."""
+
+    sums: Accumulator  # of g folds
+    landmarks: Array | None  # (m,) the fold of the row of each landmark; None: they stay in all folds
+    joins: bool  # held-out rows stay among those without a label
+
+    @property
+    def count(self) -> int:
+        """Number of folds that are held out: all five, or the first of two."""
+        return len(self.sums["n"]) if len(self.sums["n"]) == FOLDS else 1
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
     """Sums, and all else that a solve needs."""
@@ -271,8 +286,8 @@ class Problem:
     statistics: Accumulator  # the sums of one sweep
     pseudo_labels: PseudoLabels | None = None  # of the last round, for methods with rounds of them
     centre: Array | None = None  # (p,) subtracted from the columns before they are summed; None: 0
-    # the sums of the labelled rows by fold, until probabilities are calibrated; or None
-    folds: Accumulator | None = field(default=None, metadata=UNSTORED)
+    # beside the sums of all rows, where a method needs them
+    folds: FoldSums | None = field(default=None, metadata=UNSTORED)
     # R (q, q) of the same rows about the same points, where moments were not enough (`statistics.qr`)
     r_factor: Array | None = None
     # number of landmarks through which a row of the graph is connected; None: no graph, or not stored
@@ -319,13 +334,14 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class ExactProblem:
-    """The kernel matrix K (n, n) of an exact fit, the targets of its rows, and their weights (n,) or None."""
+    """The kernel matrix K (n, n) of an exact fit, the targets of its rows, and their weights and folds (n,) or None."""
 
     inputs: Inputs
     basis: Columns
     K: Array
     targets: tuple[Array, Array | Cells]
     weight: Array | None
+    folds: Array | None = None
 
 
 R = TypeVar("R")

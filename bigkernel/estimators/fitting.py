@@ -17,7 +17,6 @@ from typing import ClassVar, Generic, Self, TypeVar, cast
 import numpy as np
 
 from bigkernel.arrays import Array
-from bigkernel.config import settings
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, PlanTooLargeError
 from bigkernel.estimators.checks import finite, require_some, require_sums, solving
@@ -37,6 +36,7 @@ from bigkernel.estimators.fit_state import (
     Solved,
     Training,
 )
+from bigkernel.estimators.folds import Choice, choose_by_folds, keep_folds, with_folds
 from bigkernel.estimators.graph import NO_GRAPH, Graph
 from bigkernel.estimators.inputs import ExactRows, read_exact
 from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
@@ -61,12 +61,10 @@ from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import ENOUGH, Errors, SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
-from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
-from bigkernel.statistics.moments import PROBED, SUMS, Moments, MomentStatistic, Targets
+from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
 from bigkernel.streaming.plan import Plan
 
 ExactTargets = tuple[Array, Array | Cells]  # of an exact fit: see `Method.exact_targets`
-_PARTIALS = 12  # most partial results that a task holds at once, for some million rows
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -76,8 +74,8 @@ class Method(Generic[R, S]):
     Attributes
     ----------
     name : of the estimator, for messages
-    alpha : its penalty
-    probability : whether the sums of five folds are kept beside those of all rows, to calibrate probabilities
+    alpha : its penalty, or the rule that chooses it
+    probability : whether probabilities are calibrated on folds
     graph : of all rows, whose weight is 0 where a method has none
     unlabelled : "keep" where rows without a label (−1, NaN) shape the model, "drop" where they are left out
     has_formula : whether the error of a solution has a formula; otherwise sums are perturbed (`estimate_error`)
@@ -96,6 +94,16 @@ class Method(Generic[R, S]):
     semi_supervised: ClassVar[bool] = False
     has_formula: ClassVar[bool] = False
     rotates: ClassVar[bool] = False
+
+    @property
+    def by_folds(self) -> bool:
+        """Whether the penalty is chosen on folds."""
+        return isinstance(self.alpha, str) and self.alpha == "cv"
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether the sums of folds are kept beside those of all rows."""
+        return self.probability or self.by_folds
 
     @property
     def whitens(self) -> bool:
@@ -156,6 +164,10 @@ class Method(Generic[R, S]):
     def resolved(self, solution: S) -> Self:
         """Return the method with the parameters that a solution chose."""
         return replace(self, alpha=solution.alpha) if isinstance(self.alpha, str) else self
+
+    def with_choice(self, choice: Choice) -> Self:
+        """Return the method with what folds have chosen."""
+        return replace(self, alpha=choice.alpha)
 
     def exact_targets(self, exact: ExactRows, targets: AnyTargets) -> ExactTargets:
         """Return the targets of an exact fit, validated before its kernel matrix is made."""
@@ -249,7 +261,8 @@ class Method(Generic[R, S]):
     def plan(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Plan:
         """Return the plan of the sweep that a fit makes."""
         del columns
-        statistic = with_folds(self, self.statistic(basis, data.targets))
+        statistic = self.statistic(basis, data.targets)
+        statistic = with_folds(statistic) if self.holds_out else statistic
         return plan_sweep(data.rows, with_probe(statistic, (), len(data.rows)) if self.probed else statistic)
 
 
@@ -359,10 +372,15 @@ class FitTrial(Trial, Generic[R, S]):
             if self.notes:
                 emit(Note(f"{method.name}: {self.notes[-1]}"))
             problem, self.report = sum_up(method, self.data, basis, whitening if method.probed else None)
+        finer = False
+        if method.by_folds:
+            with spent("solve"), solving(method):
+                choice = choose_by_folds(method, problem)
+            method, finer = method.with_choice(choice), choice.unresolved
         self.solved = solve(method, problem, whitening, diagnostics)
         self.basis, self.problem = basis, problem
         self.errors = diagnostics.errors if method.probed else None
-        self.unresolved = method.leaves_unresolved(self.solved.solution)
+        self.unresolved = finer or method.leaves_unresolved(self.solved.solution)
 
     def keep_coarser(self, error: PlanTooLargeError) -> None:
         """Keep the present solution, and note the error for the warnings of the solve."""
@@ -382,6 +400,7 @@ class FitTrial(Trial, Generic[R, S]):
         if factored is not None:
             problem, self.report = factored
             diagnostics = SolveDiagnostics()
+            method = method.resolved(solved.solution) if method.by_folds else method
             self.solved = solve(method, problem, method.whiten(problem.basis, diagnostics), diagnostics)
 
 
@@ -416,7 +435,8 @@ def sum_up(
 
     `kept`: the map of the basis, if later sweeps use its blocks again.
     """
-    statistic = with_folds(method, method.statistic(basis, data.targets))
+    statistic = method.statistic(basis, data.targets)
+    statistic = with_folds(statistic) if method.holds_out else statistic
     if kept is not None:
         statistic = replace(statistic, features=replace(kept, shift=statistic.features.shift_of(0)))
     swept = probed_sweep(data.rows, statistic, whitening, what=what)
@@ -424,8 +444,9 @@ def sum_up(
     require_some(data.rows, skipped(report))
     shift = None if isinstance(basis, RowBasis) else getattr(statistic.features, "shift", None)
     problem = Problem.of_sums(data.inputs, basis, swept.total, shift)
-    if method.probability:
-        problem = _join_folds(problem, int(method.unlabelled == "keep"))
+    if method.holds_out:
+        first, stay = int(method.unlabelled == "keep"), method.semi_supervised
+        problem = keep_folds(problem, data.rows, first, semi_supervised=stay, joins=method.joins)
     return method.check(problem, data.rows.name), report
 
 
@@ -545,30 +566,6 @@ def fit_columns(method: Method[R, S], before: MomentFit, columns: Array) -> Mome
     return finish(method, solved, before.sweep, before.skipped_rows)
 
 
-# -- folds to calibrate probabilities on -------------------------------------------------------------------------------
-
-
-def with_folds(method: Method[R, S], statistic: MomentStatistic) -> MomentStatistic:
-    """Return the statistic with labelled rows by fold, to calibrate on: five if they fit a worker, else one."""
-    if not method.probability:
-        return statistic
-    limits, folded = settings(), replace(statistic, folds=HeldOutFolds(FOLDS - 1))
-    size = folded.footprint(limits.block_rows)
-    if _PARTIALS * size.partial_bytes + size.work_bytes + limits.worker_base_bytes <= limits.memory_limit_bytes:
-        return folded
-    return replace(statistic, folds=HeldOutFolds(1))
-
-
-def _join_folds(problem: Problem, first: int) -> Problem:
-    """Keep the sums of each fold beside those of all rows; labelled rows begin with the group `first`."""
-    total = problem.statistics
-    joined = dict(total)
-    for name in {*SUMS, *PROBED} & set(total):
-        labelled = total[name][first:].sum(axis=0, keepdims=True)
-        joined[name] = np.concatenate([total[name][:first], labelled])
-    return replace(problem, statistics=joined, folds={name: total[name][first:] for name in SUMS})
-
-
 # -- the exact form ----------------------------------------------------------------------------------------------------
 
 
@@ -577,7 +574,8 @@ def fit_exact(method: Method[R, S], columns: BasisChoice, data: Training) -> Exa
     exact = read_exact(method.name, data.rows, None if method.semi_supervised else data.labels)
     targets = method.exact_targets(exact, data.targets)
     kernel, K = exact.gram(columns.kernel)
-    problem = ExactProblem(data.inputs, LandmarkBasis(kernel, exact.X, "float64"), K, targets, exact.weight)
+    basis, folds = LandmarkBasis(kernel, exact.X, "float64"), exact.folds() if method.by_folds else None
+    problem = ExactProblem(data.inputs, basis, K, targets, exact.weight, folds)
     diagnostics = SolveDiagnostics()
     with solving(method):
         solution = finite(method, method.solve_exact(problem, diagnostics))

@@ -57,6 +57,7 @@ from bigkernel.estimators.fit_state import Inputs, Problem, Training
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.pseudo_labels import label_slots
 from bigkernel.statistics.domain_cells import MOST_CELLS, Cells
+from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
 from bigkernel.statistics.moments import Targets, require_weights
 from bigkernel.streaming.chunk import DTYPES, Chunk, is_plain
 from bigkernel.streaming.folds import Folds
@@ -604,6 +605,10 @@ class ExactRows:
         if not np.isfinite(K).all():
             raise DataError(f"{kernel.name} kernel: its values exceed the range of float64; scale the rows")
         return kernel, K
+
+    def folds(self) -> Array:
+        """Return the fold of each row, (k,)."""
+        return np.asarray(HeldOutFolds(FOLDS - 1).of(self.chunk)[self.keep] % FOLDS)
 
     def labels(self, targets: Targets) -> tuple[Array, Array]:
         """Return the targets (l, c) of the labelled rows, and which of the k rows these are, (k,) bool.

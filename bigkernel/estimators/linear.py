@@ -175,9 +175,9 @@ class Ridge(_Linear):
 
     Parameters
     ----------
-    alpha : float ≥ 0, array (c,) or "gcv", default 1
-        Ridge penalty, one for each target if it is an array. "gcv": chosen by generalised cross-validation from the
-        statistics of the fit (`alpha_`).
+    alpha : float ≥ 0, array (c,), "cv" or "gcv", default 1
+        Ridge penalty, one for each target if it is an array. "cv" and "gcv": chosen from the sums of the fit
+        (`alpha_`), as in `KernelRidge`.
     fit_intercept : bool, default True
     verbose : as in `KernelRidge`
 

@@ -43,7 +43,7 @@ from bigkernel.streaming.plan import Accumulator
 
 C = TypeVar("C", bound=Columns)
 P = TypeVar("P", bound=Problem)
-Alpha = float | str | Array  # a number, one for each target, or "gcv"
+Alpha = float | str | Array  # a number, one for each target, or a rule
 Coefficients = tuple[Array, Array]  # (p, c) and intercepts (c,)
 DRAW = 20  # seed of the perturbations, the same in every process
 SAFE = 2.0  # a single perturbation estimates an error to a factor of about four

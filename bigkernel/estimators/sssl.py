@@ -21,7 +21,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
 from bigkernel.estimators.calibration import PROBABILITY
-from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, one_penalty
+from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, RULES, one_penalty
 from bigkernel.estimators.fit_state import (
     AnyTargets,
     Columns,
@@ -33,6 +33,7 @@ from bigkernel.estimators.fit_state import (
     SpectralSolution,
 )
 from bigkernel.estimators.fitting import Method
+from bigkernel.estimators.folds import Choice, Part, choose
 from bigkernel.estimators.graph import GRAPH, Graph, refuse_graph
 from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import CHOICES, BasisChoice, check_landmarks, of_kernel
@@ -47,12 +48,13 @@ from bigkernel.solvers.eigenfunctions import (
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings, resolve_gcv
 from bigkernel.solvers.residuals import SolveDiagnostics, warn_or_note
 from bigkernel.solvers.whitening import Whitening
+from bigkernel.statistics.held_out import FOLDS
 from bigkernel.statistics.moments import Moments, MomentStatistic
 
 LANDMARKS = 500  # of a graph, by default
 _CONSTRAINTS: dict[str, list[object]] = {
     **KERNEL_CONSTRAINTS,
-    "alpha": [Real, StrOptions({"gcv"})],
+    "alpha": [Real, StrOptions(RULES)],
     "n_components": [Interval(Integral, 1, None, closed="left")],
     "fit_intercept": ["boolean"],
     "eigenfunctions": [StrOptions({"all", "landmarks"})],
@@ -143,8 +145,17 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         _note_negative(K, of_kernel(problem.basis).kernel, diagnostics)
         core = K * np.outer(root, root)
         functions = eigenfunctions_of_core(core, self.n_components, diagnostics=diagnostics)
-        moments = Moments.of_rows(K[labelled] * root, Y, root[labelled] ** 2)
-        solution = self._solution(functions, moments, problem.inputs.shift, len(K), diagnostics)
+        phi, weight, method = K[labelled] * root, root[labelled] ** 2, self
+        if problem.folds is not None:
+            to, fold = functions[0], problem.folds[labelled]
+            by_fold = [
+                [to.reduce(Moments.of_rows(phi[i], Y[i], weight[i])) for i in (fold != k, fold == k)]
+                for k in range(FOLDS)
+            ]
+            parts = [Part(to, train, test) for train, test in by_fold]
+            method = self.with_choice(choose(parts, self.solve_settings(), problem.inputs))
+        moments = Moments.of_rows(phi, Y, weight)
+        solution = method._solution(functions, moments, problem.inputs.shift, len(K), diagnostics)
         return replace(solution, coef=root[:, None] * solution.coef)
 
     def _solution(
@@ -179,6 +190,9 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         whitening, L = reduced
         penalties = [None if L is None or not weight else graph_penalty(L, weight) for weight in self.graph.weights]
         return eigenfunctions_of_rows(problem.moments, whitening, count, penalties=penalties, diagnostics=diagnostics)
+
+    def with_choice(self, choice: Choice) -> Self:
+        return replace(self, alpha=choice.alpha, graph=replace(self.graph, manifold=self.graph.weights[choice.block]))
 
     def resolved(self, solution: SpectralSolution) -> Self:
         return replace(self, alpha=solution.alpha, graph=replace(self.graph, manifold=solution.manifold))
@@ -221,8 +235,8 @@ class SSSL(Regressor, LandmarkEstimator):
     kernel, gamma, degree, coef0, fit_intercept, dtype, random_state, verbose : as in `KernelRidge`
     n_components : int, default 120
         s; fewer are used where the kernel matrix has lower rank.
-    alpha : float ≥ 0 or "gcv", default 0.4
-        Ridge penalty on the weights of the eigenfunctions; "gcv" as in `KernelRidge`, over the labelled rows.
+    alpha : float ≥ 0, "cv" or "gcv", default 0.4
+        Ridge penalty on the weights of the eigenfunctions; "cv" and "gcv" as in `KernelRidge`, over the labelled rows.
     n_landmarks : int or None
         m: SSSL_m, one sweep over all rows and an m×m solve. None: 500, or half of the rows if these are fewer; with
         ``manifold=0`` None is SSSL_N, exact, N×N in memory.

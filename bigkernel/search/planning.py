@@ -138,6 +138,11 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
                 f"estimator: exact fits ({name} with n_landmarks=None{flat}) share no sweep; set n_landmarks, as in "
                 f"{name}(n_landmarks=500), or use scikit-learn's GridSearchCV"
             )
+        if method.by_folds:
+            raise ConfigError(
+                "estimator: alpha='cv' chooses on folds of its own; search over numbers, which share the sweep, as in "
+                "alpha=np.geomspace(1e-6, 1e2, 20)"
+            )
         weighting = getattr(last, "class_weight", None)
         solve_settings = replace(method.solve_settings(), weighting="" if weighting is None else repr(weighting))
         known = index, dict(params), model, last, method, columns, solve_settings

@@ -18,6 +18,7 @@ from bigkernel.solvers.ridge import RidgeSystem
 from bigkernel.solvers.whitening import Whitening, reduce_and_centre
 from bigkernel.statistics.moments import Moments
 
+LARGER = (1.0, 10.0, 1e2, 1e3, 1e5, 1e7, 1e9, 1e11)  # times the α of least GCV
 _STEPS = 120  # of the coarse search over log α
 
 
@@ -89,12 +90,36 @@ def best_of_rows(F: Array, Y: Array, n: float, *, fit_intercept: bool) -> float:
     return Spectral(values, (along**2).sum(axis=1), rest, n, fixed, rounding**2).best()
 
 
-def best_alpha_exact(K: Array, Y: Array, *, fit_intercept: bool, weight: Array | None = None) -> float:
-    """Choose α for the exact form, from the kernel matrix (n, n) and targets (n, c)."""
+def best_alpha_exact(
+    K: Array, Y: Array, *, fit_intercept: bool, weight: Array | None = None
+) -> tuple[float, list[float]]:
+    """Choose α for the exact form, from the kernel matrix (n, n) and targets (n, c).
+
+    Returns
+    -------
+    α, and the mean squared errors of rows that are left out (`left_out`) with each of the `LARGER` penalties
+    """
     scaled, root = weigh(K, weight)
-    target = root[:, None] * Y
+    target, fixed = root[:, None] * Y, np.zeros(len(K))
     if fit_intercept:
-        scaled, target, _ = without_constant(scaled, target, root)
+        scaled, target, unit = without_constant(scaled, target, root)
+        fixed = unit**2
     values, vectors = linalg.eigh((scaled + scaled.T) / 2, driver="evd")
-    explained, count = ((vectors.T @ target) ** 2).sum(axis=1), float(np.count_nonzero(root))
-    return _spectral(values, explained, float((target**2).sum(axis=0).sum()), count, float(fit_intercept)).best()
+    along, count, values = vectors.T @ target, float(np.count_nonzero(root)), np.maximum(values, 0)
+    squares = (along**2).sum(axis=1), float((target**2).sum(axis=0).sum())
+    alpha, errors = _spectral(values, *squares, count, float(fit_intercept)).best(), []
+    for larger in LARGER:
+        kept = values / (values + larger * alpha)  # H = V·kept·Vᵀ, and the constant
+        residuals, leverage = target - vectors @ (kept[:, None] * along), vectors**2 @ kept + fixed
+        # weights enter by their roots in the targets
+        errors.append(left_out(residuals, leverage, np.ones(len(K))))
+    return alpha, errors
+
+
+def left_out(residuals: Array, leverage: Array, weight: Array) -> float:
+    """Compute the mean squared error of rows left out one by one, summed over targets, from residuals (n, c).
+
+    Without row i its residual is (yᵢ − fᵢ)/(1 − hᵢ), with the leverage hᵢ = ∂fᵢ/∂yᵢ (n,).
+    """
+    apart = residuals / np.maximum(1 - leverage, 1e-3)[:, None]
+    return float(weight @ (apart**2).sum(axis=1) / weight.sum())

@@ -157,7 +157,7 @@ def test_folds_without_usable_rows_are_refused(form):
 def test_one_fold_without_rows_is_refused(monkeypatch):
     model = bk.KernelRidgeClassifier(probability=True, **GIVEN)
     few = np.flatnonzero(HeldOutFolds(1).of(Chunk(X, group=np.arange(N))) != 0)[:3]
-    fold = lambda method, statistic: replace(statistic, folds=HeldOutFolds(1))  # noqa: E731
+    fold = lambda statistic: replace(statistic, folds=HeldOutFolds(1))  # noqa: E731
     monkeypatch.setattr(fitting, "with_folds", fold)
     with pytest.raises(DataError, match="no held-out row to calibrate on"):
         model.fit(as_rows(X, Y, group=few[np.arange(N) % 3]))
@@ -167,9 +167,8 @@ def test_one_fold_is_held_out_if_memory_is_short():
     model = bk.KernelRidgeClassifier(probability=True, **GIVEN)
     five = model.fit(X, Y).fit_report()["calibration_rows"]
     plan, limit = model.plan(X, Y), 10**8
-    size = fitting.with_folds(
-        model._method(), model._method().statistic(model._fitted.basis, Targets(3, np.arange(3)))
-    ).footprint(settings().block_rows)
+    statistic = model._method().statistic(model._fitted.basis, Targets(3, np.arange(3)))
+    size = fitting.with_folds(statistic).footprint(settings().block_rows)
     base = {"bigkernel.worker-base-bytes": limit - size.work_bytes - 6 * size.partial_bytes}
     with dask.config.set({"bigkernel.memory-limit-bytes": limit, **base}):
         one = model.fit(X, Y)

@@ -151,7 +151,7 @@ def test_features_of_zeros_allow_any_alpha_and_a_fit_without_freedom_scores_infi
     assert Spectral(np.ones(3), np.ones(3), 0.0, 3.0, 1.0).gcv(0.0) == np.inf
     zero = Moments(N * 1.0, N * 1.0, np.zeros((3, 3)), np.zeros((3, 1)), np.zeros(3), np.zeros(1), np.ones(1))
     assert best_alpha(zero, Whitening(3, 3), fit_intercept=True) == 1.0
-    assert best_alpha_exact(np.zeros((4, 4)), np.ones((4, 1)), fit_intercept=False) == 1.0
+    assert best_alpha_exact(np.zeros((4, 4)), np.ones((4, 1)), fit_intercept=False)[0] == 1.0
     nothing = Reduced(4.0, np.zeros((0, 0)), np.zeros((0, 1)), np.ones(1), np.zeros(0), np.zeros(1))
     assert of_system(RidgeSystem(nothing, 4.0), fit_intercept=False).best() == 1.0
 
