@@ -120,7 +120,7 @@ def measure_map(report: Report, name: str, rows: int, leaves: int, m: int, seed:
     places, truth = draw_cells(grid, rows, seed), grid["target"].values.reshape(-1)
     training = cells_at(grid, names, places)
     X, y = vectors(training, names), training["target"].values
-    split = bk.PartitionedRegressor(bk.KernelRidge(alpha="gcv", n_landmarks=m, random_state=seed), leaves)
+    split = bk.PartitionedRegressor(bk.KernelRidge(alpha="cv", n_landmarks=m, random_state=seed), leaves)
     split.set_params(overlap=0.05, random_state=seed)
     (sigma, nu), chosen = timed(choose_width, split, X, y, seed)
     report.say(f"{len(X):,} cells; Matérn ν = {nu}, σ = {sigma}, chosen in {chosen:.0f} s")
@@ -222,7 +222,7 @@ def measure_speed(report: Report, name: str, rows: int, leaves: int, m: int, sce
     store = report.out / "predicted.zarr"
     if name == "land":
         grid, names, d = grid_of(name), ("lat", "lon"), 3
-        ridge = bk.KernelRidgeClassifier(bk.Matern(sigma=0.05, nu=1.5), n_landmarks=m, alpha="gcv", random_state=seed)
+        ridge = bk.KernelRidgeClassifier(bk.Matern(sigma=0.05, nu=1.5), n_landmarks=m, alpha="cv", random_state=seed)
         ridge.set_params(dtype="float32")
         split = bk.PartitionedClassifier(ridge, leaves, overlap=0.05, random_state=seed)
         model: Any = make_pipeline(bk.OnSphere("lat", "lon"), split)

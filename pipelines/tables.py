@@ -74,9 +74,7 @@ def small(name: str) -> tuple[Array, Array]:
 def methods(kind: str, rows: int, m: int, leaves: int, seed: int) -> dict[str, Any]:
     """Return models by name; leaves have a metric of their own, and regressors begin with a linear trend."""
     classes, m = kind == "Classifier", min(m, rows // 2)
-    ridge: Any = (bk.KernelRidgeClassifier if classes else bk.KernelRidge)(
-        n_landmarks=m, alpha="gcv", random_state=seed
-    )
+    ridge: Any = (bk.KernelRidgeClassifier if classes else bk.KernelRidge)(n_landmarks=m, alpha="cv", random_state=seed)
     own = bk.LearnedMetric(KINKED, method="gradient", n_landmarks=300, n_samples=16_000, max_iter=12)
     leaf = make_pipeline(own, ridge.set_params(kernel=KINKED))
     split = getattr(bk, f"Partitioned{kind}")(leaf, leaves, overlap=0.05, random_state=seed)

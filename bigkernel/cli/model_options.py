@@ -69,7 +69,10 @@ _LEAVES = (
 def _model_options(*, grid: bool) -> Decorator:
     """Return the options of a fit; with `grid` bandwidths, penalties and components take several values."""
     width = Numbers(*WIDTHS, several=grid)
-    defaults = ", or gcv: chosen by the fit.  [krr, ridge: 1; sssl: 0.1, numbers 0.4; xnv: 0.001; artl: 0.1]"
+    defaults = (
+        ", or cv: chosen by the fit on held-out folds; gcv: from the sums of all rows.  [krr, ridge: 1; sssl: 0.1, "
+        "numbers 0.4; xnv: 0.001; artl: 0.1]"
+    )
     return together(
         _METHOD,
         click.option(
@@ -91,7 +94,7 @@ def _model_options(*, grid: bool) -> Decorator:
         ),
         click.option(
             "--alpha",
-            type=Numbers() if grid else Numbers("gcv", several=False),
+            type=Numbers() if grid else Numbers("cv", "gcv", several=False),
             default="1e-6:1e2:20" if grid else None,
             show_default=grid,
             help=f"Ridge penalty{'.' if grid else defaults}",

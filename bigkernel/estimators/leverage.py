@@ -23,13 +23,13 @@ from bigkernel.statistics.moments import Moments, unshift_targets
 from bigkernel.streaming.chunk import Chunk
 
 _ROWS = 1024  # that are left out, one by one
-_MOST = 1.3  # times the error of a larger penalty
+_MOST = 1.2, 4.0  # times the error of a larger penalty, and by how much more the fewer rows there are
 
 
-def warn_of_leverage(name: str, errors: Sequence[float]) -> None:
-    """Warn if rows that are left out have a far larger mean squared error than with one of the `LARGER` penalties."""
+def warn_of_leverage(name: str, errors: Sequence[float], rows: int) -> None:
+    """Warn if so many rows, left out, have a far larger mean squared error than with one of the `LARGER` penalties."""
     found, least = errors[0], min(errors[1:])
-    if found > _MOST * least:
+    if found > (_MOST[0] + _MOST[1] / rows**0.5) * least:
         warnings.warn(
             f"{name}: rows that are left out are predicted {min(found / max(least, 1e-300), 1e9) ** 0.5:,.1f} times "
             "worse than with a larger penalty than that of alpha='gcv', which single rows far from all others may "
@@ -66,4 +66,4 @@ def check_leverage(name: str, solved: Solved[R, RidgeSolution], data: Training) 
         own = phi if fit.factor.basis is None else fit.factor.basis.T @ phi
         leverage = weight * ((own * fit.factor.solve(own)).sum(axis=0) + flag / small.n)
         errors.append(left_out(targets - phi.T @ fit.w, leverage, weight))
-    warn_of_leverage(name, errors)
+    warn_of_leverage(name, errors, len(some))

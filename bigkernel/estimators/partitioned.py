@@ -249,9 +249,9 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
         if self.estimator is not None:
             return self.estimator
         if rows < _FEWEST_LEARNED:
-            return self._ridge(alpha="gcv")
+            return self._ridge(alpha="cv")
         m = min(_MOST_LANDMARKS, rows // 2)
-        return make_pipeline(leaf_metric(), self._ridge(Gaussian(sigma=1.0), n_landmarks=m, alpha="gcv"))
+        return make_pipeline(leaf_metric(), self._ridge(Gaussian(sigma=1.0), n_landmarks=m, alpha="cv"))
 
     def fit_report(self) -> FitReport:
         """Describe the fit as plain data: rows, landmarks and penalties of the leaves, and the largest error estimate.
@@ -384,7 +384,7 @@ class PartitionedRegressor(_Partitioned, Regressor):
     >>> from bigkernel import KernelRidge, Matern, PartitionedRegressor
     >>> x = np.linspace(0, 1, 2000)[:, None]
     >>> y = np.sin(100 * x[:, 0])
-    >>> one = KernelRidge(Matern("scale"), n_landmarks=20, alpha="gcv", random_state=0)
+    >>> one = KernelRidge(Matern("scale"), n_landmarks=20, alpha="cv", random_state=0)
     >>> leaves = PartitionedRegressor(one, n_leaves=16, random_state=0).fit(x, y)
     >>> bool(one.fit(x, y).score(x, y) < 0.6), bool(leaves.score(x, y) > 0.99)
     (True, True)
@@ -450,7 +450,7 @@ class PartitionedClassifier(_Partitioned, Classifier):
     >>> from bigkernel import KernelRidgeClassifier, PartitionedClassifier
     >>> X = np.random.default_rng(0).uniform(size=(2000, 2))
     >>> y = (np.floor(6 * X) % 2).sum(axis=1) == 1  # a board of chess
-    >>> one = KernelRidgeClassifier(n_landmarks=30, alpha="gcv", random_state=0)
+    >>> one = KernelRidgeClassifier(n_landmarks=30, alpha="cv", random_state=0)
     >>> leaves = PartitionedClassifier(one, n_leaves=16, random_state=0).fit(X, y)
     >>> bool(leaves.score(X, y) > one.fit(X, y).score(X, y) + 0.1)
     True

@@ -242,7 +242,7 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
         alpha = penalty_of(choose_exact(self.solve_settings(), problem).alpha if self.by_folds else self.alpha)
         if isinstance(alpha, str):
             alpha, errors = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight)
-            warn_of_leverage(self.name, errors)
+            warn_of_leverage(self.name, errors, len(K))
         indefinite = "" if kernel.positive else kernel.name
 
         def solve(value: float, columns: Index, noted: SolveDiagnostics) -> tuple[Array, ...]:

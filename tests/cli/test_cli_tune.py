@@ -1,4 +1,4 @@
-"""`bigkernel tune`: plan, results, existing results, resuming; `fit --alpha gcv`."""
+"""`bigkernel tune`: plan, results, existing results, resuming; `fit --alpha cv`."""
 
 import csv
 import json
@@ -105,9 +105,10 @@ def test_invalid_grids_and_folds_are_refused_before_anything_is_written(run, wor
     assert not (work / "t").exists()
 
 
-def test_gcv_chooses_a_penalty(run, work):  # noqa: F811
-    fitted = json.loads(run("fit", "digits.corpus", "m", *FIT[:-2], "--alpha", "gcv", "--json").stdout)
-    model = load_model(work / "m")[-1]
+@pytest.mark.parametrize("rule", ["cv", "gcv"])
+def test_the_fit_chooses_a_penalty(run, work, rule):  # noqa: F811
+    fitted = json.loads(run("fit", "digits.corpus", rule, *FIT[:-2], "--alpha", rule, "--json").stdout)
+    model = load_model(work / rule)[-1]
     assert fitted["alpha"] == model.alpha_ > 0
-    assert model.alpha == "gcv"
-    assert "number or gcv" in run("fit", "digits.corpus", "n", "--alpha", "best", code=2).stderr
+    assert model.alpha == rule
+    assert "number or cv or gcv" in run("fit", "digits.corpus", "n", "--alpha", "best", code=2).stderr

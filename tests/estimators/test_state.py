@@ -30,6 +30,7 @@ SEARCH = bigkernel.SweepSearchCV(bigkernel.KernelRidge(bigkernel.Gaussian(1.4), 
 FITS = {
     "krr": (bigkernel.KernelRidge(bigkernel.Gaussian(1.4), **SAMPLED), (Y,)),
     "krr exact": (bigkernel.KernelRidge(alpha="gcv"), (Y,)),
+    "krr by folds": (bigkernel.KernelRidge(alpha="cv", **SAMPLED), (Y,)),
     "krr of given landmarks": (bigkernel.KernelRidge(**GIVEN), (Y,)),
     "krr of random features": (bigkernel.KernelRidge(landmarks="fourier", **SAMPLED), (Y,)),
     "classifier": (bigkernel.KernelRidgeClassifier("laplacian", **SAMPLED), (LABELS,)),

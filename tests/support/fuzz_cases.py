@@ -28,7 +28,7 @@ LOOKS = ("ordinary", "zero", "constant", "constant column", "duplicates", "nan",
 SHAPES = ((12, 3), (30, 2), (7, 1), (3, 4), (2, 2), (1, 3), (0, 3), (5, 0), (2, 1), (1, 1))
 TARGETS = ("plain", "two", "constant", "huge", "tiny", "bool", "nan", "inf", "short", "deep", "complex", "none", "text",
            "object", "sparse", "column")  # fmt: skip
-ALPHAS = (1.0, 0.1, 1e-8, 0.0, 1e-300, 1e12, 1e300, "gcv")
+ALPHAS = (1.0, 0.1, 1e-8, 0.0, 1e-300, 1e12, 1e300, "gcv", "cv")
 NO_ALPHAS = (float("nan"), float("inf"), -1.0, None, "much")
 WIDTHS = (None, 1.0, 0.05, 30.0, 1e-300, 1e300)
 LANDMARKS = (5, None, 1, 2, "n")
