@@ -170,7 +170,8 @@ def choose_exact(asked: SolveSettings, problem: ExactProblem) -> Choice:
 def choose(parts: Iterable[Part], asked: SolveSettings, inputs: Inputs) -> Choice:
     """Choose the penalty, and the block of coordinates, by the squared errors of held-out folds (`first_as_good`).
 
-    Errors include what rounding may add. Each target counts by its own variance, and classes by their frequency.
+    Candidates that rounding may change by more than their error are left out. Each target counts by its own variance,
+    and classes by their frequency.
     """
     grid = list[SolveSettings]()
     errors, weights, unsure = [], [], []
@@ -189,8 +190,9 @@ def choose(parts: Iterable[Part], asked: SolveSettings, inputs: Inputs) -> Choic
     if not errors:
         raise DataError("alpha='cv': expected labelled rows in two folds at least, found one; pass a number")
     told, share = np.stack(errors), np.array(weights)
-    safe = (np.sqrt(told) + np.stack(unsure)) ** 2
-    chosen = first_as_good(safe, share, np.isfinite(safe).all(axis=0))
+    sure = (np.stack(unsure) <= np.sqrt(told)).all(axis=0)
+    sure[0] |= not sure.any()
+    chosen = first_as_good(told, share, sure)
     alpha, passed = grid[chosen].alpha, chosen // len(_PENALTIES)
     assert isinstance(alpha, float)
     pair = [chosen, min(chosen + 1, (passed + 1) * len(_PENALTIES) - 1)]

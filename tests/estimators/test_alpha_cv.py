@@ -227,7 +227,7 @@ def test_gcv_warns_where_single_rows_decide(count, intercept):
         warnings.simplefilter("ignore", AccuracyWarning)
         warnings.simplefilter("ignore", RankDeficiencyWarning)
         with pytest.warns(PenaltyWarning, match=r"times worse than with a larger penalty.*use alpha='cv'"):
-            model.fit(*heavy_tails(900, np.random.default_rng(5)))
+            model.fit(*heavy_tails(800, np.random.default_rng(5)))
 
 
 @pytest.mark.parametrize("kernel", [bk.Gaussian("scale"), bk.Matern("scale", nu=0.5)], ids=["smooth", "kinked"])
