@@ -8,8 +8,10 @@ import shutil
 import sys
 import tempfile
 
-# set before NumPy is loaded: on a busy machine several threads make small matrices ten times slower
+# set before NumPy and scikit-learn are loaded: on a busy machine several threads make small matrices ten times slower;
+# those of OpenMP spin while they wait for each other, and boosted trees take a hundred times as long
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +25,13 @@ from click.testing import CliRunner, Result
 from distributed import Client, LocalCluster
 from hypothesis import settings
 from probes import local_cluster
+from time_limits import (  # noqa: F401  # hooks of pytest
+    pytest_runtest_call,
+    pytest_runtest_protocol,
+    pytest_runtest_setup,
+    pytest_runtest_teardown,
+    pytest_timeout_set_timer,
+)
 
 from bigkernel.cli import main
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
