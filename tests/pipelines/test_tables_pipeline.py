@@ -1,17 +1,22 @@
 """The tables pipeline on scikit-learn's small tables: every method, units, mean errors and ranks."""
 
 import numpy as np
+import pytest
 from pipeline_runs import call, results_of
 
 from pipelines import tables
 
 
-def test_small_tables_compare_all_methods(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "names", [("iris", "wine"), pytest.param(tables.OWN, marks=pytest.mark.slow)], ids=["two", "all"]
+)
+def test_small_tables_compare_all_methods(tmp_path, monkeypatch, names):
     monkeypatch.setattr(tables, "find_spec", lambda name: None)
+    monkeypatch.setattr(tables, "OWN", names)
     results = results_of("tables", "small", "--landmarks", 60, "--out", tmp_path)
     methods = {line["method"] for line in results["tables"]}
     assert methods == {"one kernel", "metric", "metric, leaves", "HistGradientBoosting"}
-    assert {line["table"] for line in results["tables"]} == set(tables.OWN)
+    assert {line["table"] for line in results["tables"]} == set(names)
     assert max(line["error"] for line in results["tables"]) < 0.3
     of_kernel = [line["error"] for line in results["tables"] if line["method"] == "one kernel"]
     np.testing.assert_allclose(results["methods"][0]["error"], np.mean(of_kernel))
