@@ -38,7 +38,7 @@ SEARCHES = {
     ),
     "a target domain": (
         bk.ARTLClassifier(landmarks=Z, n_rounds=2, sharpness=4.0),
-        {"param_grid": ROUNDS, "scoring": ["accuracy", "neg_mean_squared_error"], "cv": 3, "refit": "accuracy"},
+        {"param_grid": ROUNDS, "scoring": ["accuracy", "neg_mean_squared_error"], "cv": 2, "refit": "accuracy"},
         PARTLY,
     ),
     "semi-supervised": (bk.SSSL(landmarks=Z, n_components=5), {"param_grid": GRID, "cv": 3}, HIDDEN),
