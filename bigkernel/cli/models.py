@@ -7,7 +7,6 @@ import shlex
 import textwrap
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,9 +14,9 @@ import click
 from bigkernel.cli import options as shared
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import Where, execution, say
-from bigkernel.data.atomic_write import clear_orphans, remove_at_once, require_apart, require_target, scratch_path
+from bigkernel.data.atomic_write import require_apart, require_target
 from bigkernel.data.run_lock import claimed
-from bigkernel.errors import ConfigError, DataError, ResumeMismatchError
+from bigkernel.errors import DataError, ResumeMismatchError
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
@@ -255,8 +254,8 @@ def predict(
     """
     from bigkernel.cli.describe import chosen_rows, is_dataset, open_dataset
     from bigkernel.data.corpus import open_corpus
-    from bigkernel.data.prediction_table import ENDINGS, require_replaceable, write_table
-    from bigkernel.estimators.evaluation import split
+    from bigkernel.data.prediction_table import is_table
+    from bigkernel.estimators.evaluation import predict_to
     from bigkernel.estimators.persistence import load_model
 
     loaded = load_model(model)
@@ -265,35 +264,20 @@ def predict(
     else:
         opened = open_corpus(corpus)
         given = chosen_rows(opened, "refuse", getattr(loaded, "feature_names_in_", None))
-    table = out.lower().endswith(ENDINGS)
+    table = is_table(out)
     _require_target(out, overwrite, "table" if table else "prediction store", run=run)
     if table and grid:
         raise click.UsageError("a table of predictions needs a corpus; give OUT a name without .csv or .parquet")
-    last, rows = split(loaded, given)
     if probability and not table:
         raise click.UsageError("--probability needs an OUT that ends in .csv or .parquet; see --decision")
-    if probability and not hasattr(last, "predict_proba"):
-        raise ConfigError(f"--probability: {model} has none; fit classes with --probability")
-    if table:
-        require_replaceable(out)
-    # workers write chunks of a store; a table is made of it
-    store = scratch_path(Path(out), "predictions") if table else Path(out)
+    written = {"decision": decision, "probability": probability, "return_std": std, "overwrite": overwrite}
     with claimed(out, "the predictions"), execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
-        try:
-            if table:
-                clear_orphans(Path(out))
-            written = {"decision": decision or probability, "std": std, "overwrite": overwrite or table}
-            group = last.predict_to(rows, store, **written)
-            if table:
-                names = write_table(out, group, decision=decision, probability=probability)
-        finally:
-            if table:
-                remove_at_once(store)
+        made = predict_to(loaded, given, out, **written)
         seconds = time.perf_counter() - start
-    arrays = {"columns": names} if table else {"arrays": [f"{name} {value.shape}" for name, value in group.arrays()]}
+    listed = made if isinstance(made, list) else [f"{name} {value.shape}" for name, value in made.arrays()]
     counted = {"rows": opened.n_rows} if opened else {}
-    show({**counted, **arrays, "seconds": seconds}, as_json=as_json, title=out)
+    show({**counted, "columns" if table else "arrays": listed, "seconds": seconds}, as_json=as_json, title=out)
 
 
 @click.command()

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
 
 from bigkernel.data import zarr_arrays
-from bigkernel.data.atomic_write import replacing
+from bigkernel.data.atomic_write import clear_orphans, remove_at_once, replacing, scratch_path
 from bigkernel.data.labels import named_labels
 from bigkernel.data.readers.source import load_library
+from bigkernel.data.run_lock import claimed
 from bigkernel.errors import DataError
 from bigkernel.statistics.predictor import softmax
 
-ENDINGS = (".csv", ".parquet")
+
+def is_table(path: str | os.PathLike[str]) -> bool:
+    """Return whether predictions at `path` are a table, by the ending of its name."""
+    return os.fspath(path).lower().endswith((".csv", ".parquet"))
 
 
 def _library(path: str) -> Any:
@@ -24,17 +31,32 @@ def _library(path: str) -> Any:
     return load_library(name, "tables need pyarrow")
 
 
-def require_replaceable(path: str) -> None:
-    """Raise an error if pyarrow is missing, or if something other than a table of predictions exists at `path`."""
+def _require_replaceable(path: str, overwrite: bool) -> None:
+    """Raise an error if pyarrow is missing, or a file exists at `path` that may not be replaced."""
     library = _library(path)
     if not os.path.lexists(path):
         return
+    if not overwrite:
+        raise DataError(f"{path}: already exists; choose another path or set overwrite")
     try:
         schema = library.open_csv(path).schema if hasattr(library, "open_csv") else library.read_schema(path)
     except (OSError, ValueError):  # those of Arrow are ValueErrors
         schema = None
     if schema is None or schema.names[1:2] != ["prediction"]:
         raise DataError(f"{path}: expected a table of predictions to replace, found something else; choose another")
+
+
+@contextmanager
+def preparing_table(path: str, *, overwrite: bool) -> Iterator[Path]:
+    """Yield the path of the prediction store that a table at `path` is to be made of; it is removed in the end."""
+    _require_replaceable(path, overwrite)
+    store = scratch_path(Path(path), "predictions")
+    with claimed(path, "the predictions"):
+        try:
+            clear_orphans(Path(path))
+            yield store
+        finally:
+            remove_at_once(store)
 
 
 def write_table(path: str, store: zarr.Group, *, decision: bool, probability: bool) -> list[str]:

@@ -31,6 +31,7 @@ from sklearn.utils.validation import _check_feature_names, check_consistent_leng
 from bigkernel.arrays import Array, ColumnLike, Labelled, RowsLike
 from bigkernel.config import settings
 from bigkernel.data.atomic_write import require_target
+from bigkernel.data.prediction_table import is_table, preparing_table, write_table
 from bigkernel.data.run_lock import claimed
 from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import grid_store, prediction_store
@@ -508,7 +509,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _with_spread(self) -> AnyPredictor:
         """Return the fitted model with the spread of its predictions."""
-        raise ConfigError(f"std: {type(self).__name__} has no predictive standard deviation; use KernelRidge")
+        raise ConfigError(f"return_std: {type(self).__name__} has no predictive standard deviation; use KernelRidge")
 
     def _mean_and_std(self, X: RowsLike) -> Labelled:
         """Predict numbers (n,) or (n, c) and the standard deviations of observations, of the same shape."""
@@ -527,24 +528,56 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         path: str | os.PathLike[str],
         *,
         decision: bool = False,
-        std: bool = False,
+        probability: bool = False,
+        return_std: bool = False,
         overwrite: bool = False,
-    ) -> zarr.Group:
+    ) -> zarr.Group | list[str]:
         """Predict the rows of a zarr array or corpus on the workers and write the predictions to disk.
+
+        Inside `executing(run=…)` an interrupted call leaves its chunks beside `path`, and `resume` continues with them.
 
         Parameters
         ----------
-        X : corpus, zarr array or Rows of one, or a Dataset of xarray
+        X : any rows, or a Dataset of xarray
         path : of the zarr group with `prediction`, and the ids or source rows of a corpus that has them; of a Dataset
-            with its coordinates, as `xarray.open_zarr` reads it. It appears complete or not at all
+            with its coordinates, as `xarray.open_zarr` reads it. With a name that ends in .csv or .parquet of a table
+            of these, with classes by name. It appears complete or not at all
         decision : also write `decision` (n, c)
-        std : also write the standard deviations of observations, `std`, as `KernelRidge.predict` returns them
+        probability : also write the probabilities of the classes, in tables alone
+        return_std : also write the standard deviations of observations, `std`, as `KernelRidge.predict` returns them
+        overwrite : replace predictions of the same kind at `path`
 
-        Inside `executing(run=…)` an interrupted call leaves its chunks beside `path`, and `resume` continues with them.
+        Returns
+        -------
+        zarr.Group, or the names of the columns of a table
+
+        Raises
+        ------
+        ConfigError
+            The model gives no probabilities or standard deviations, or `path` is of the wrong kind for them or for X.
+        DataError
+            `path` exists or cannot be written, or two outputs would have the same name.
         """
         check_is_fitted(self)
-        require_target(path, "the prediction store")
-        rows = input_rows(self, X, reset=False)
+        require_target(path, "the predictions")
+        rows, name = input_rows(self, X, reset=False), type(self).__name__
+        if probability and not self._predictor().logits:
+            raise ConfigError(f"probability: {name} gives none; fit a classifier with probability=True")
+        if not is_table(path):
+            if probability:
+                raise ConfigError("probability: expected a path that ends in .csv or .parquet; or pass decision=True")
+            return self._write_store(rows, path, decision=decision, std=return_std, overwrite=overwrite)
+        if rows.grid:
+            raise ConfigError(f"{os.fspath(path)}: expected the path of a zarr group for a Dataset, found a table's")
+        table, both = os.fspath(path), decision or probability
+        with preparing_table(table, overwrite=overwrite) as store:  # workers write its chunks
+            group = self._write_store(rows, store, decision=both, std=return_std, overwrite=True)
+            return write_table(table, group, decision=decision, probability=probability)
+
+    def _write_store(
+        self, rows: Rows, path: str | os.PathLike[str], *, decision: bool, std: bool, overwrite: bool
+    ) -> zarr.Group:
+        """Write predictions as a zarr group."""
         bounds = rows.bounds(settings())
         chunk_rows = max(1, bounds[1] if len(bounds) > 1 else 1)
         if rows.grid is None and any(start % chunk_rows for start in bounds[:-1]):

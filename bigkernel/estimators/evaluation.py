@@ -74,13 +74,26 @@ def split(model: BaseEstimator, rows: R) -> tuple[BaseEstimator, R | Rows]:
     return model[-1], model[:-1].transform(rows) if len(model) > 1 else rows
 
 
-def predict_to(model: BaseEstimator, X: RowsLike, path: str | os.PathLike[str], **options: bool) -> zarr.Group:
+def predict_to(
+    model: BaseEstimator,
+    X: RowsLike,
+    path: str | os.PathLike[str],
+    *,
+    decision: bool = False,
+    probability: bool = False,
+    return_std: bool = False,
+    overwrite: bool = False,
+) -> zarr.Group | list[str]:
     """Predict the rows of a zarr array or corpus on the workers and write the predictions to disk.
 
     Parameters
     ----------
     model : fitted estimator of bigkernel, Pipeline that ends with one, or search over them
-    X, path, options : as in `KernelRidge.predict_to`
+    X, path, decision, probability, return_std, overwrite : as in `KernelRidge.predict_to`
+
+    Returns
+    -------
+    zarr.Group, or the names of the columns of a table
 
     Raises
     ------
@@ -93,8 +106,9 @@ def predict_to(model: BaseEstimator, X: RowsLike, path: str | os.PathLike[str], 
         write = last.predict_to
     except AttributeError as error:
         raise ConfigError(f"predict_to: expected a model that ends with an estimator of bigkernel: {error}") from error
-    group: zarr.Group = write(rows, path, **options)
-    return group
+    options = {"decision": decision, "probability": probability, "return_std": return_std, "overwrite": overwrite}
+    written: zarr.Group | list[str] = write(rows, path, **options)
+    return written
 
 
 def describe_metric(model: BaseEstimator, names: Sequence[str], image_shape: Sequence[int] | None) -> Report | None:

@@ -14,9 +14,9 @@ import pyarrow.parquet
 import pytest
 from sklearn.metrics import balanced_accuracy_score, mean_absolute_error, r2_score, root_mean_squared_error
 
-from bigkernel import load_model, open_corpus, write_corpus
+from bigkernel import KernelRidge, load_model, open_corpus, predict_to, write_corpus
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import DataError
+from bigkernel.errors import ConfigError, DataError
 
 rng = np.random.default_rng(3)
 N = 200
@@ -54,6 +54,26 @@ def test_predictions_are_a_table_with_names_of_classes(run, colours):
         assert read["prediction"].to_pylist() == np.asarray(colours.predict(corpus)).tolist()
         found = np.column_stack([read["probability_blue"], read["probability_red"]])
         np.testing.assert_allclose(found, np.asarray(colours.predict_proba(corpus)), atol=1e-12)
+
+
+def test_python_writes_the_same_tables(run, colours):
+    run("predict", "flowers.model", "flowers", "p.csv", "--probability", "--decision")
+    corpus = open_corpus("flowers")
+    names = predict_to(colours, corpus, Path("q.csv"), probability=True, decision=True)
+    assert Path("q.csv").read_bytes() == Path("p.csv").read_bytes()
+    assert names == pyarrow.csv.read_csv("q.csv").column_names
+    frame = pd.DataFrame(X, columns=["width", "height", "age"])
+    assert colours.predict_to(frame, "q.PARQUET") == ["row", "prediction"]
+    assert pd.read_parquet("q.PARQUET")["prediction"].tolist() == colours.predict(frame).tolist()
+    with pytest.raises(DataError, match="already exists"):
+        colours.predict_to(corpus, "q.csv")
+    with pytest.raises(ConfigError, match=r"probability: expected a path that ends in \.csv"):
+        colours.predict_to(corpus, "q", probability=True)
+    numbers = KernelRidge(n_landmarks=9, alpha=1.0, random_state=0).fit(X, X[:, 0])
+    with pytest.raises(ConfigError, match="probability: KernelRidge gives none"):
+        numbers.predict_to(corpus, "r.csv", probability=True)
+    assert numbers.predict_to(X, "r.csv", return_std=True) == ["row", "prediction", "std"]
+    assert not Path(".r.csv.predictions.partial").exists()
 
 
 def test_a_table_that_fails_leaves_nothing_and_other_files_are_not_replaced(run, colours, monkeypatch):

@@ -40,7 +40,7 @@ def test_integer_labels_are_stored_as_they_are_and_others_as_positions():
 @pytest.mark.parametrize("name", ["prediction", "std"])
 def test_a_lost_chunk_is_missed_when_opened(make_corpus, tmp_path, name):
     model = KernelRidge(Gaussian(1.0), n_landmarks=9, random_state=0).fit(X, X[:, 0])
-    model.predict_to(make_corpus(X), tmp_path / "out", std=True)
+    model.predict_to(make_corpus(X), tmp_path / "out", return_std=True)
     (tmp_path / "out" / name / "c" / "1").unlink()
     with pytest.raises(ChunkMissingError, match="c/1"):
         open_predictions(tmp_path / "out")

@@ -178,7 +178,7 @@ def test_predictions_of_any_number_of_rows_are_written(make_corpus, tmp_path):
 def test_a_failed_write_leaves_the_existing_store(build, tmp_path, std):
     corpus, _, _ = build("corpus")
     model = bk.KernelRidge(bk.Gaussian(1.5), landmarks=Z).fit(X, y)
-    model.predict_to(corpus, tmp_path / "out", std=std)
+    model.predict_to(corpus, tmp_path / "out", return_std=std)
     chunk = tmp_path / "corpus" / "x" / "c" / "2" / "0"
     content = bytearray(chunk.read_bytes())
     content[30] ^= 1
@@ -186,7 +186,7 @@ def test_a_failed_write_leaves_the_existing_store(build, tmp_path, std):
     before = sorted(path.name for path in tmp_path.iterdir())
     for target, overwrite in (("new", False), ("out", True)):
         with pytest.raises(ChunkCorruptError, match="rows"):
-            model.predict_to(corpus, tmp_path / target, std=std, overwrite=overwrite)
+            model.predict_to(corpus, tmp_path / target, return_std=std, overwrite=overwrite)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert_allclose(zarr.open_group(tmp_path / "out")["prediction"][...], model.predict(X), atol=1e-12)
     if std:

@@ -348,7 +348,7 @@ def test_deviations_of_leaves_are_those_of_a_mixture(rows, tmp_path):
     np.testing.assert_allclose(std, np.sqrt(variance), rtol=1e-7)
     lazy = model.predict(da.from_array(X, chunks=(500, 3)), return_std=True)
     np.testing.assert_allclose(lazy[1].compute(), std, rtol=1e-12)
-    written = model.predict_to(write_corpus(tmp_path / "corpus", X), tmp_path / "out", std=True)
+    written = model.predict_to(write_corpus(tmp_path / "corpus", X), tmp_path / "out", return_std=True)
     np.testing.assert_allclose(written["std"][...], std, rtol=1e-12)
     save_model(model, tmp_path / "model")
     np.testing.assert_array_equal(load_model(tmp_path / "model").predict(X, return_std=True)[1], std)

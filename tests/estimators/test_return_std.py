@@ -1,4 +1,4 @@
-"""predict(return_std=True) and predict_to(std=True), against dense Gaussian processes and those of scikit-learn."""
+"""Standard deviations in memory and on disk, against dense Gaussian processes and those of scikit-learn."""
 
 import dask
 import dask.array as da
@@ -143,7 +143,7 @@ def test_row_maps_apply_to_deviations(make_corpus, tmp_path):
     expected = np.sqrt(variance(reference.linear, {}, rows=mapped[0], new=mapped[1]))
     assert_allclose(model.predict(corpus, return_std=True)[1].compute(), expected, rtol=1e-9)
     rows = model[:-1].transform(corpus)
-    assert_allclose(model[-1].predict_to(rows, tmp_path / "out", std=True)["std"][...], expected, rtol=1e-9)
+    assert_allclose(model[-1].predict_to(rows, tmp_path / "out", return_std=True)["std"][...], expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["corpus", "dask"])
@@ -153,7 +153,7 @@ def test_written_deviations_equal_those_of_predict(build, kind, form, tmp_path):
     for name, target, decision in (("flat", y, False), ("two", Y, True)):
         model = bk.KernelRidge(**SAME, fit_intercept=True, **form).fit(X, target)
         mean, std = model.predict(NEW, return_std=True)
-        written = model.predict_to(rows, tmp_path / name, std=True, decision=decision)
+        written = model.predict_to(rows, tmp_path / name, return_std=True, decision=decision)
         assert sorted(written.array_keys()) == sorted(["prediction", "std", *(["decision"] if decision else [])])
         assert_allclose(written["prediction"][...], mean, rtol=1e-12, atol=1e-13)
         assert written["std"].shape == mean.shape
@@ -173,9 +173,9 @@ def test_a_cluster_gives_the_bits_of_this_process(make_corpus, tmp_path, client)
     corpus = make_corpus(NEW, chunk_rows=5)
     model = bk.KernelRidge(**SAME, fit_intercept=True, **form).fit(X, y)
     with bk.executing("serial"):
-        here = model.predict_to(corpus, tmp_path / "here", std=True)["std"][...]
+        here = model.predict_to(corpus, tmp_path / "here", return_std=True)["std"][...]
     with bk.executing(client):
-        there = model.predict_to(corpus, tmp_path / "there", std=True)["std"][...]
+        there = model.predict_to(corpus, tmp_path / "there", return_std=True)["std"][...]
         fitted = bk.KernelRidge(**SAME, fit_intercept=True, **form).fit(make_corpus(X, name="rows", y=y))
     assert_array_equal(there, here)
     assert_allclose(fitted.predict(NEW, return_std=True)[1], here, rtol=1e-9)
@@ -192,7 +192,7 @@ def test_deviations_of_an_indefinite_kernel_are_refused(form, make_corpus, tmp_p
     for call in (
         lambda: model.predict(NEW, return_std=True),
         lambda: model.predict(corpus, return_std=True),
-        lambda: model.predict_to(corpus, tmp_path / "out", std=True),
+        lambda: model.predict_to(corpus, tmp_path / "out", return_std=True),
     ):
         with pytest.raises(ConfigError, match="expected a positive definite kernel, found the sigmoid"):
             call()
@@ -245,5 +245,5 @@ def test_other_estimators_have_no_deviations(name, make_corpus, tmp_path):
     with pytest.raises(TypeError, match="return_std"):
         model.predict(NEW, return_std=True)
     with pytest.raises(ConfigError, match=f"std: {name} has no predictive standard deviation"):
-        model.predict_to(corpus, tmp_path / "out", std=True)
+        model.predict_to(corpus, tmp_path / "out", return_std=True)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]

@@ -240,7 +240,7 @@ def test_targets_of_another_grid_are_refused():
 def test_predictions_on_disk_are_a_dataset(chunks, tmp_path):
     sea = (SEA if chunks is None else SEA.chunk(chunks)).assign_coords(station=("lat", [f"s{i}" for i in range(12)]))
     model = make_pipeline(bk.Standardizer(), clone(RIDGE)).fit(sea, GIVEN)
-    bk.predict_to(model, sea, tmp_path / "out.zarr", std=True)
+    bk.predict_to(model, sea, tmp_path / "out.zarr", return_std=True)
     stored = xr.open_zarr(tmp_path / "out.zarr").load()
     assert {*stored.data_vars} == {"chl", "chl_std"}
     assert stored.chl.dims == ("time", "lat", "lon")

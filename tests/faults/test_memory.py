@@ -73,7 +73,7 @@ def deviations(rows, out):
     d = as_rows(rows).shape[1]
     g = np.random.default_rng(1)
     model = bk.KernelRidge(gaussian(d), n_landmarks=50, random_state=0).fit(g.normal(size=(500, d)), g.normal(size=500))
-    model.predict_to(rows, out / "out", std=True)
+    model.predict_to(rows, out / "out", return_std=True)
 
 
 def searched(kind, **options):
