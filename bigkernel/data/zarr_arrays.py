@@ -45,6 +45,7 @@ from bigkernel.errors import BigKernelError, ChunkCorruptError, ChunkMissingErro
 METADATA = "zarr.json"
 ATTRIBUTE = "bigkernel"  # key of a group's attributes that holds all of ours
 MANIFEST = "manifest"
+OUTPUTS = ("prediction", "decision", "probability", "std")  # of rows
 RESTORE = "restore it from a copy, or write the group again"
 _METADATA_BYTES = 2**23  # most bytes of one metadata file
 _ARRAY_METADATA_BYTES = 2**16
@@ -519,6 +520,22 @@ def stored_fingerprint(array: zarr.Array) -> str:
 
 
 # ---------------------------------------------------------------- writing
+
+
+def require_names(outputs: Sequence[str], beside: Iterable[str] = (), *, stored: bool = True) -> None:
+    """Raise `DataError` unless outputs have names of their own, none of them `beside`, that zarr can store."""
+    taken = list(beside)
+    for name in outputs:
+        if name in taken:
+            raise DataError(
+                f"{name!r} would be the name of two outputs, or of an output and a dimension or coordinate; rename the "
+                "target, y.rename(…), or the column of ids"
+            )
+        taken.append(name)
+    for name in taken if stored else ():
+        odd = not name or name.startswith((".", "__")) or set(name) & {"/", "\0"} or len(os.fsencode(name)) > 255
+        if odd or name in (MANIFEST, METADATA):
+            raise DataError(f"{name!r} cannot be the name of an array of zarr; rename the target, or the coordinate")
 
 
 def create(

@@ -21,7 +21,7 @@ from bigkernel.arrays import Array, DType
 from bigkernel.data import zarr_arrays
 from bigkernel.data.atomic_write import require_free, writing
 from bigkernel.data.visible import log_of
-from bigkernel.engine.grids import Grid, label_cells, label_dtype, named
+from bigkernel.engine.grids import Grid, label_cells, label_dtype
 from bigkernel.engine.prediction_store import FORMAT, StoreWriter
 from bigkernel.errors import DataError
 from bigkernel.statistics.blend import AnyPredictor, Deviations
@@ -85,11 +85,13 @@ def create(
     if any({*sizes[:-1]} - {sizes[0]} or sizes[-1] > sizes[0] for sizes in grid.chunks):
         raise DataError(f"X: expected chunks of equal size along every dimension, found {grid.chunks}; call chunk()")
     classes, c = predictor.classes, predictor.width // (1 + std)
-    each = named(targets, c if classes is None else 1)
+    last = "target" if classes is None else "class"  # dimension of decision values
+    each = grid.outputs(
+        targets, c if classes is None else 1, std=std, more=["decision", last] if decision else [], stored=True
+    )
     stored: DType = np.dtype(np.float64) if classes is None else label_dtype(classes)
     dtype: DType = np.dtypes.StringDType() if stored.kind in "UT" else stored
     made = [(name, dtype, (), attrs) for name, attrs in each]
-    made += [(f"{name}_std", dtype, (), attrs) for name, attrs in each if std]
     names, tail = tuple(name for name, *_ in made), (c,)
     arrays = [*made, *([("decision", np.dtype(np.float64), tail, {})] if decision else [])]
     require_free(
@@ -100,7 +102,7 @@ def create(
     written = [name for name, coordinate in grid.coords.items() if _write_coordinate(group, name, coordinate)]
     auxiliary = " ".join(name for name in written if name not in grid.dims)
     for name, kind, more, attrs in arrays:
-        dims = (*grid.dims, *(["class" if classes is not None else "target"] if more else []))
+        dims = (*grid.dims, *([last] if more else []))
         array = zarr_arrays.create(
             group, name, shape=(*grid.shape, *more), chunks=(*steps, *more), dtype=kind, dims=dims
         )

@@ -18,6 +18,7 @@ import numpy as np
 
 from bigkernel.arrays import Array, DType, Labelled
 from bigkernel.config import settings
+from bigkernel.data.zarr_arrays import require_names
 from bigkernel.errors import DataError
 
 if TYPE_CHECKING:
@@ -131,6 +132,28 @@ class Grid:
         shape, chunks = (*self.shape, *values.shape[1:]), (*self.chunks, *values.chunks[1:])
         return da.reshape_blockwise(values, shape, chunks=chunks)
 
+    def outputs(
+        self,
+        targets: Sequence[Mapping[str, str]] | None,
+        count: int,
+        *,
+        std: bool = False,
+        more: Sequence[str] = (),
+        stored: bool = False,
+    ) -> list[tuple[str, dict[str, str]]]:
+        """Return name and attributes of each of `count` predictions, as the targets if these are known, and of `std`.
+
+        `DataError`: some have the name of each other, a coordinate, or one `more` output; or zarr cannot store them. A
+        single one in memory may have the name of a coordinate, as arrays of xarray may.
+        """
+        if targets is None or len(targets) != count:
+            targets = [{"name": "prediction" if count == 1 else f"prediction_{i}"} for i in range(count)]
+        plain = [(one["name"], {key: text for key, text in one.items() if key != "name"}) for one in targets]
+        made = [(f"{name}{ending}", attrs) for ending in ("", "_std")[: 1 + std] for name, attrs in plain]
+        names = [name for name, _ in made] if stored or len(made) > 1 else []
+        require_names([*names, *more], {*self.dims, *self.coords}, stored=stored)
+        return made
+
     def array(self, values: da.Array, name: str, attrs: Mapping[str, str], classes: Array | None = None) -> Labelled:
         """Return values of rows, (n,), or (n, c) with the classes of their columns, as a DataArray."""
         data = self.unflatten(values)
@@ -163,13 +186,6 @@ def target_names(y: object) -> tuple[dict[str, str], ...] | None:
         {"name": str(array.name or "prediction")} | {key: str(array.attrs[key]) for key in _UNITS if key in array.attrs}
         for array in arrays
     )
-
-
-def named(targets: Sequence[Mapping[str, str]] | None, count: int) -> list[tuple[str, dict[str, str]]]:
-    """Return a name and attributes for each of `count` predicted variables, those of the targets if they are known."""
-    if targets is None or len(targets) != count:
-        targets = [{"name": "prediction" if count == 1 else f"prediction_{i}"} for i in range(count)]
-    return [(one["name"], {key: text for key, text in one.items() if key != "name"}) for one in targets]
 
 
 def dataset_of(arrays: Sequence[Labelled]) -> Labelled:

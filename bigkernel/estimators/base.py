@@ -35,7 +35,7 @@ from bigkernel.data.prediction_table import is_table, preparing_table, write_tab
 from bigkernel.data.run_lock import claimed
 from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import grid_store, prediction_store
-from bigkernel.engine.grids import Grid, dataset_of, grid_of, is_grid, label_cells, label_dtype, named, variables
+from bigkernel.engine.grids import Grid, dataset_of, grid_of, is_grid, label_cells, label_dtype, variables
 from bigkernel.engine.rows import DaskSource, NumpySource, Rows, as_rows, is_dask_array
 from bigkernel.engine.sweep import choose_executor, sweep
 from bigkernel.errors import ConfigError, DataError
@@ -484,16 +484,18 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         if isinstance(values, np.ndarray) or (grid := self._grid(X)) is None:
             return values
         if classes is not None:
-            ((name, _),) = named(self._require("predict").inputs.targets, 1)
+            ((name, _),) = grid.outputs(self._require("predict").inputs.targets, 1, more=["class"])
             return grid.array(values, name, {}, classes)
         arrays = self._variables(grid, values)
         return arrays[0] if values.ndim == 1 else dataset_of(arrays)
 
-    def _variables(self, grid: Grid, values: da.Array, suffix: str = "") -> list[Labelled]:
-        """Return values (n,) or (n, c) of rows of a grid as one DataArray for each target."""
+    def _variables(self, grid: Grid, values: da.Array, *, std: bool = False) -> list[Labelled]:
+        """Return values (n,) or (n, c) of rows of a grid as one DataArray for each target, and each deviation."""
+        count = 1 if values.ndim == 1 else values.shape[1] // (1 + std)
+        outputs = grid.outputs(self._require("predict").inputs.targets, count, std=std)
+        values = values if grid.lazy else values.persist()  # once, not for each column
         columns = [values] if values.ndim == 1 else [values[:, i] for i in range(values.shape[1])]
-        each = zip(columns, named(self._require("predict").inputs.targets, len(columns)), strict=True)
-        return [grid.array(column, f"{name}{suffix}", attrs) for column, (name, attrs) in each]
+        return [grid.array(column, *output) for column, output in zip(columns, outputs, strict=True)]
 
     @available(_predicts)
     def predict(self, X: RowsLike) -> Array | da.Array:
@@ -515,11 +517,10 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         """Predict numbers (n,) or (n, c) and the standard deviations of observations, of the same shape."""
         check_is_fitted(self)
         both = self._values(X, lambda: Deviations(self._with_spread()))
+        if not isinstance(both, np.ndarray) and (grid := self._grid(X)) is not None:
+            return dataset_of(self._variables(grid, both, std=True))
         c = both.shape[1] // 2
-        mean, std = (both[:, 0], both[:, 1]) if self._require("predict").inputs.flat else (both[:, :c], both[:, c:])
-        if isinstance(both, np.ndarray) or (grid := self._grid(X)) is None:
-            return mean, std
-        return dataset_of([*self._variables(grid, mean), *self._variables(grid, std, "_std")])
+        return (both[:, 0], both[:, 1]) if self._require("predict").inputs.flat else (both[:, :c], both[:, c:])
 
     @available(_predicts)
     def predict_to(

@@ -76,6 +76,18 @@ def test_python_writes_the_same_tables(run, colours):
     assert not Path(".r.csv.predictions.partial").exists()
 
 
+@pytest.mark.parametrize("name", ["prediction", "std", "decision_red", "probability_blue", "m/s", "manifest"])
+def test_the_column_of_ids_is_not_called_like_an_output(run, colours, name):
+    write_csv("named.csv", {"width": X[:, 0], "height": X[:, 1], "age": X[:, 2], name: range(N)})
+    ingest = ("ingest", "named.csv", "named", "--id-column", name, "--target", "none")
+    late = name in ("decision_red", "probability_blue")  # names that the model determines
+    run(*ingest, code=0 if late else 3)
+    for command in [("predict", "flowers.model", "named", out) for out in ("p.csv", "p")] if late else [ingest]:
+        said = run(*command, code=3).stderr
+        assert f"'{name}' {'cannot' if name in ('m/s', 'manifest') else 'would'} be the name of" in said
+    assert not Path("p").exists()
+
+
 def test_a_table_that_fails_leaves_nothing_and_other_files_are_not_replaced(run, colours, monkeypatch):
     before = sorted(os.listdir())
     refused = run("predict", "flowers.model", "flowers", "flowers.csv", "--overwrite", code=3).stderr

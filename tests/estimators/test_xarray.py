@@ -258,6 +258,39 @@ def test_predictions_on_disk_are_a_dataset(chunks, tmp_path):
         bk.predict_to(model, SEA.chunk({"lat": (1, 4, 7)}), tmp_path / "irregular.zarr")
 
 
+@pytest.mark.parametrize("name", ["lat", "area", "decision", "m/s", "manifest", "..", "__y", "n" * 300])
+def test_a_target_has_a_name_that_its_predictions_can_have(name, tmp_path):
+    model = make_pipeline(bk.Standardizer(), clone(RIDGE)).fit(SEA, GIVEN.drop_vars("area").rename(name))
+    on_disk = "would be the name of two outputs" if name in ("lat", "area", "decision") else "cannot be the name of"
+    with pytest.raises(DataError, match=f"^'{name}' {on_disk}"):
+        bk.predict_to(model, SEA, tmp_path / "out", decision=True)
+    assert not list(tmp_path.iterdir())
+    if name in SEA.coords:
+        assert model.predict(SEA).name == name
+        with pytest.raises(DataError, match=f"^'{name}' {on_disk}"):
+            model.predict(SEA, return_std=True)
+    else:
+        assert list(model.predict(SEA, return_std=True).data_vars) == [name, f"{name}_std"]
+
+
+def test_names_of_several_outputs_differ(tmp_path):
+    two = clone(RIDGE).fit(SEA, xr.Dataset({"a": GIVEN, "a_std": -GIVEN}))
+    assert list(two.predict(SEA).data_vars) == ["a", "a_std"]
+    turned = SEA.rename(lat="class")
+    labels = clone(CLASSES).fit(turned, WARM.rename(lat="class"))
+    assert labels.predict(turned).dims == ("time", "class", "lon")
+    for use, name in (
+        (lambda: two.predict(SEA, return_std=True), "a_std"),
+        (lambda: two.predict_to(SEA, tmp_path / "out", return_std=True), "a_std"),
+        (lambda: labels.predict_proba(turned), "class"),
+        (lambda: labels.predict_to(turned, tmp_path / "out", decision=True), "class"),
+        (lambda: two.predict_to(SEA.assign_coords({"m/s": ("lat", LAT)}), tmp_path / "out"), "m/s"),
+    ):
+        with pytest.raises(DataError, match=f"^'{name}' (would|cannot) be the name of"):
+            use()
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_that_was_interrupted_continues_with_the_blocks_on_disk(tmp_path, monkeypatch):
     from bigkernel.engine.grid_store import GridWriter
 

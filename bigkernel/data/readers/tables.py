@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from bigkernel.data.labels import checked_labels
 from bigkernel.data.readers import source
+from bigkernel.data.zarr_arrays import OUTPUTS, require_names
 from bigkernel.errors import BigKernelError, ConfigError, DataError
 
 MOST_COLUMNS = 2**17  # each is an Arrow object
@@ -36,7 +37,6 @@ _DELIMITERS = {",": ",", ";": ";", "\t": "\t", "tab": "\t", "\\t": "\t", " ": " 
 _WHOLE_FLOATS = 2**53  # largest whole number exact in float64
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _WHOLE_ID = r"^(0|-?[1-9][0-9]{0,17})$"  # the text of an int64 that is written in the same way again
-_ID_NAME = re.compile(r"(?!(?:prediction|decision|std|manifest)$|\.|__)[^/]+")  # names an array beside predictions
 _ADVICE = (
     "fill missing values, keep a column of text as the ids (--id-column COLUMN), leave out columns (--drop COLUMN) or "
     "rows (--on-bad-rows skip); copy a damaged file again"
@@ -110,8 +110,8 @@ def choose(
         raise DataError(f"{path}: two columns are named {twice!r}; rename or remove one")
     dropped = {_find(path, names, column, "--drop") for column in drop}
     identity = None if id is None else _find(path, names, id, "the ids")
-    if identity is not None and not _ID_NAME.fullmatch(names[identity]):
-        raise DataError(f"{path}: {names[identity]!r} cannot be the name of the ids beside predictions; rename it")
+    if identity is not None:
+        require_names([names[identity]], OUTPUTS)
     rest = [place for place in range(len(names)) if place not in dropped]
     last = max((place for place in rest if place != identity), default=-1)
     label = None if target == "none" else _find(path, names, last if target is None else target, "the target")
