@@ -209,7 +209,7 @@ class Corpus:
 
     def _read(self, start: int, stop: int, name: str = "x") -> Array:
         array = self.array(name)
-        zarr_arrays.require_chunks(array, start, stop)
+        zarr_arrays.require_chunks(array, zarr_arrays.chunk_keys(array, start, stop))
         return zarr_arrays.read(array, start, stop)
 
     def _require_room(self, rows: int) -> None:

@@ -262,6 +262,11 @@ class Store:
     attributes: dict[str, Any]
     manifest: Manifest
 
+    @property
+    def grid(self) -> bool:
+        """Whether it holds the predictions of a grid, whose chunks are blocks and whose values may be NaN."""
+        return "dims" in self.attributes
+
     def array(self, name: str) -> zarr.Array:
         """Open the array `name`, of numbers or text, with the metadata in the manifest."""
         if name not in self.manifest.arrays:
@@ -273,7 +278,8 @@ class Store:
             raise DataError(f"{self.root}: the metadata of {name!r} cannot be read: {error}") from error
         if np.dtype(array.dtype).kind not in "biufT":
             raise DataError(f"{self.root}: {name!r} is not an array of numbers or text")
-        if 0 in array.chunks or any(map(int.__gt__, array.shape[1:], array.chunks[1:])):
+        cut = not self.grid and any(map(int.__gt__, array.shape[1:], array.chunks[1:]))
+        if 0 in array.chunks or cut:
             raise DataError(f"{self.root}: {name!r} has chunks of the shape {array.chunks}; expected whole rows")
         return array
 
@@ -360,10 +366,10 @@ def chunk_keys(array: zarr.Array, start: int = 0, stop: int | None = None) -> It
     return ("/".join(map(str, ("c", *place))) for place in product(*grid))
 
 
-def require_chunks(array: zarr.Array, start: int = 0, stop: int | None = None) -> None:
-    """Raise `ChunkMissingError` for the first missing chunk of an array of ours, or of its rows start:stop."""
+def require_chunks(array: zarr.Array, keys: Iterable[str] | None = None) -> None:
+    """Raise `ChunkMissingError` for the first missing chunk of an array of ours, or of those of `keys`."""
     root = directory_of(array)
-    lost = list(islice((key for key in chunk_keys(array, start, stop) if not (root / key).is_file()), 100))
+    lost = list(islice((key for key in keys or chunk_keys(array) if not (root / key).is_file()), 100))
     if lost:
         count = len(lost) if len(lost) < 100 else "100 or more"
         raise ChunkMissingError(
@@ -397,9 +403,9 @@ def _read_again(
     if _is_transient(error):
         _logger.warning("%s: reading rows %s:%s failed (%s): retrying", array.store_path, start, stop, error)
     values = np.empty((stop - start, *array.shape[1:]), array.dtype)
-    for key, piece in _pieces(array, start, stop):
+    for key, piece in pieces_of(array, start, stop):
         rows = slice(piece[0].start - start, piece[0].stop - start)
-        values[(rows, *piece[1:])] = _read_piece(array, key, piece, digests)
+        values[(rows, *piece[1:])] = read_piece(array, key, piece, digests)
     return values
 
 
@@ -408,9 +414,9 @@ def _is_transient(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno is not None and not isinstance(error, FileNotFoundError)
 
 
-def _pieces(array: zarr.Array, start: int, stop: int) -> Iterator[tuple[str, tuple[slice, ...]]]:
+def pieces_of(array: zarr.Array, start: int, stop: int) -> Iterator[tuple[str, tuple[slice, ...]]]:
     """Yield the key of each chunk (shard) that rows start:stop touch, and their slices in it."""
-    shape = ((start, stop), *((0, size) for size in array.shape[1:]))
+    shape = ((start, stop), *((0, size) for size in array.shape[1:]))[: array.ndim]
     steps = array.shards or array.chunks
     for index in product(*(range(a // step, -(-b // step)) for (a, b), step in zip(shape, steps, strict=True))):
         bounds = zip(shape, index, steps, strict=True)
@@ -418,8 +424,11 @@ def _pieces(array: zarr.Array, start: int, stop: int) -> Iterator[tuple[str, tup
         yield array.metadata.encode_chunk_key(index), piece
 
 
-def _read_piece(array: zarr.Array, key: str, piece: tuple[slice, ...], digests: ChunkDigests | None) -> NDArray[Any]:
-    what = f"{array.store_path}: rows {piece[0].start}:{piece[0].stop}"
+def read_piece(
+    array: zarr.Array, key: str, piece: tuple[slice, ...], digests: ChunkDigests | None = None
+) -> NDArray[Any]:
+    """Read what is in a chunk, one of `pieces_of`, as `read` does."""
+    what = f"{array.store_path}: rows " + (f"{piece[0].start}:{piece[0].stop}" if piece else "0:1")
 
     def read_once() -> NDArray[Any]:
         values = np.asarray(array[piece])
@@ -560,10 +569,15 @@ def create(
         chunks=tuple(max(1, size) for size in chunks),
         dtype=np.dtype(dtype),
         compressors=codecs,
-        fill_value="" if np.dtype(dtype).kind == "T" else 0,
+        fill_value=_missing(np.dtype(dtype)),
         config={"write_empty_chunks": True},
         dimension_names=dims,
     )
+
+
+def _missing(dtype: np.dtype[Any]) -> object:
+    """Return what other programs read where a chunk is lost: NaN, "", or among whole numbers no label."""
+    return {"f": np.nan, "T": "", "i": -1}.get(dtype.kind, 0)
 
 
 def cast_values(values: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:

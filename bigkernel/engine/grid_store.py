@@ -97,7 +97,7 @@ def create(
     require_free(
         path, math.prod(grid.shape) * sum(8 * math.prod(more) for _, _, more, _ in arrays), "the prediction store"
     )
-    attributes = {"kind": "predictions", "format": FORMAT}
+    attributes = {"kind": "predictions", "format": FORMAT, "dims": list(grid.dims)}
     group = zarr.create_group(Path(path), zarr_format=3, attributes={zarr_arrays.ATTRIBUTE: attributes})
     written = [name for name, coordinate in grid.coords.items() if _write_coordinate(group, name, coordinate)]
     auxiliary = " ".join(name for name in written if name not in grid.dims)

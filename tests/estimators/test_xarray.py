@@ -291,6 +291,31 @@ def test_names_of_several_outputs_differ(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_damaged_map_is_named_and_lost_blocks_are_not_read_as_zeros(tmp_path):
+    check, path = lambda *more: CliRunner().invoke(main, ["check", str(path), *more]), tmp_path / "out"
+    sea = SEA.chunk(CHUNKS).assign_coords(station=("lat", [f"s{i}" for i in range(12)]), month=("time", [1, 2, 3]))
+    classes = xr.where(GIVEN > 40, "warm", "cold").where(GIVEN.notnull(), "")
+    for model in (clone(RIDGE).fit(sea, GIVEN), clone(CLASSES).fit(sea, classes.rename("chl"))):
+        more = {"decision": True} if model.predict(sea).dtype.kind in "UT" else {"return_std": True}
+        model.predict_to(sea, path, overwrite=True, **more)
+        assert check().exit_code == 0, check().output
+        assert "chl (3, 12, 15)" in CliRunner().invoke(main, ["info", str(path)]).output
+        lost = path / "chl" / "c" / "1" / "0" / "2"
+        content = lost.read_bytes()
+        lost.write_bytes(content[:20] + bytes([content[20] ^ 1]) + content[21:])
+        shown = check()
+        assert shown.exit_code == 3
+        assert "chl: rows 1:2 cannot be decoded" in shown.output
+        lost.unlink()
+        shown = check()
+        assert shown.exit_code == 3
+        assert "the first is c/1/0/2" in shown.output
+        read = xr.open_zarr(path).load().chl[1, :5, 12:]
+        assert (read == "").all() if more == {"decision": True} else read.isnull().all()
+        (path / "month" / "c" / "0").unlink()
+        assert xr.open_zarr(path).month.values.tolist() == [-1, -1, -1]
+
+
 def test_a_run_that_was_interrupted_continues_with_the_blocks_on_disk(tmp_path, monkeypatch):
     from bigkernel.engine.grid_store import GridWriter
 
