@@ -51,7 +51,7 @@ class Grid:
     dims: tuple[str, ...]
     chunks: tuple[tuple[int, ...], ...]  # sizes, along each dimension
     coords: Mapping[str, Labelled]  # DataArrays of these dimensions
-    lazy: bool  # whether results are: a feature is a Dask array
+    lazy: bool  # whether results are
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -236,20 +236,26 @@ def variables(values: Labelled, names: Iterable[str] | None, what: str) -> dict[
     return found
 
 
-def grid_of(arrays: Mapping[str, Labelled], what: str) -> Grid:
-    """Return the grid over which variables are broadcast; its first dimensions are those of the largest of them."""
+def grid_of(arrays: Mapping[str, Labelled], dataset: Labelled, what: str) -> Grid:
+    """Return the grid over which variables of a dataset are broadcast; its first dimensions are those of the largest.
+
+    Chunks are those of the largest of these variables that has some, else of others, else of the size of a task.
+    Results are lazy unless a variable in memory has all cells, and none has chunks.
+    """
     ordered = sorted(arrays.values(), key=lambda array: -array.ndim)
     sizes = {dim: size for array in ordered for dim, size in array.sizes.items()}
     if not sizes:
         raise DataError(f"{what}: expected variables over some dimension, found numbers")
-    lazy = [array for array in ordered if dask.is_dask_collection(array.data)]
-    chunks = {dim: sizes_ for array in lazy for dim, sizes_ in zip(array.dims, array.data.chunks, strict=True)}
-    if not lazy:
+    inside = [*ordered, *(one for one in getattr(dataset, "variables", {}).values() if {*one.dims} <= {*sizes})]
+    chunked = [array for array in inside if array.chunks]
+    chunks = {dim: steps for array in reversed(chunked) for dim, steps in zip(array.dims, array.chunks, strict=True)}
+    if len(chunks) < len(sizes):
         from bigkernel.data import dask_arrays as da
 
-        limit = max(8, settings().chunk_bytes // len(arrays))
-        chunks = dict(zip(sizes, da.normalize_chunks("auto", tuple(sizes.values()), limit, np.float64), strict=True))
+        given, limit = tuple(chunks.get(dim, "auto") for dim in sizes), max(8, settings().chunk_bytes // len(arrays))
+        chunks = dict(zip(sizes, da.normalize_chunks(given, tuple(sizes.values()), limit, np.float64), strict=True))
+    lazy = bool(chunked) or max(array.size for array in inside) < math.prod(sizes.values())
     coords = dict[str, Labelled]()
     for array in ordered:
         coords |= {str(name): one for name, one in array.coords.items() if set(one.dims) <= set(sizes)}
-    return Grid(tuple(sizes), tuple(chunks.get(dim, (size,)) for dim, size in sizes.items()), coords, bool(lazy))
+    return Grid(tuple(sizes), tuple(chunks[dim] for dim in sizes), coords, lazy)

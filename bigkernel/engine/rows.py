@@ -764,7 +764,7 @@ def cells(dataset: object, features: Iterable[str] | None = None) -> Rows:
     (('lat', 'lon'), 'sst', True)
     """
     found = variables(dataset, features, "X")
-    grid = grid_of(found, "X")
+    grid = grid_of(found, dataset, "X")
     narrow = all(array.dtype.kind in "fiub" and array.dtype.itemsize <= 4 for array in found.values())
     x = grid.flatten([*found.values()], np.dtype(np.float32 if narrow else np.float64))
     return Rows(DaskSource(x), bad_rows="skip", feature_names=tuple(found), grid=grid)

@@ -477,7 +477,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         """Return the grid of which the rows are the cells, or None."""
         if isinstance(X, Rows):
             return X.grid
-        return grid_of(variables(X, getattr(self, "feature_names_in_", None), "X"), "X") if is_grid(X) else None
+        return grid_of(variables(X, getattr(self, "feature_names_in_", None), "X"), X, "X") if is_grid(X) else None
 
     def _on_grid(self, X: RowsLike, values: Array | da.Array, classes: Array | None = None) -> Labelled:
         """Return lazy values of rows of a grid as a DataArray or Dataset; `classes` are those of their columns."""

@@ -138,6 +138,37 @@ def test_coordinates_are_features_by_name(tmp_path):
     assert_allclose(bk.Predictor.load(tmp_path / "m").predict(at), model.predict(at))
 
 
+MAP = SEA.drop_vars(["sst", "depth", "area"])
+MAPS = {
+    "coordinates alone": (MAP, None),
+    "rows of coordinates": (None, None),
+    "variables of other dimensions": (MAP.assign(depth=("station", np.ones(9))), None),
+    "a chunked variable": (
+        MAP.assign(depth=(("lat", "lon"), da.zeros((12, 15), chunks=(5, 4)))),
+        ((5, 5, 2), (4, 4, 4, 3)),
+    ),
+    "a chunked coordinate": (MAP.assign_coords(area=("lat", da.zeros(12, chunks=5))), ((5, 5, 2), None)),
+}
+
+
+@pytest.mark.parametrize("places, chunks", MAPS.values(), ids=MAPS)
+def test_maps_of_coordinates_are_predicted_block_by_block(places, chunks, tmp_path):
+    model = make_pipeline(bk.OnSphere(), clone(RIDGE)).fit(bk.cells(SEA, ["lat", "lon"]), GIVEN.isel(time=0))
+    with dask.config.set({"bigkernel.chunk-bytes": 1024}):
+        places = bk.cells(MAP, ["lat", "lon"]) if places is None else places
+        predicted = model.predict(places)
+        bk.predict_to(model, places, tmp_path / "out")
+    assert predicted.chunks is not None
+    assert all(own in (None, found) for own, found in zip(chunks or (None, None), predicted.chunks, strict=True))
+    stored = xr.open_zarr(tmp_path / "out").chl
+    assert stored.chunks == predicted.chunks
+    assert len(predicted.chunks[0]) * len(predicted.chunks[1]) > 1
+    whole = model.predict(SEA[["sst", "lat", "lon"]].isel(time=0))
+    assert whole.chunks is None  # as large as what is in memory
+    assert_allclose(predicted, whole, rtol=1e-8)
+    assert_allclose(stored, whole, rtol=1e-8)
+
+
 def test_turned_columns_are_points_of_circles_and_spheres():
     X = np.array([[1.0, 90.0, 7.0, 6.0], [2.0, 0.0, 180.0, 18.0]])
     turned = make_pipeline(bk.OnSphere(1, 2, radius=2.0), bk.Periodic([1], 24)).fit_transform(X)
