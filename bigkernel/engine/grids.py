@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, TypeGuard
 
 import dask
@@ -66,6 +67,18 @@ class Grid:
     def block_shape(self, block: tuple[int, ...]) -> tuple[int, ...]:
         """Return the number of cells of a block along each dimension."""
         return tuple(sizes[place] for sizes, place in zip(self.chunks, block, strict=True))
+
+    def rows_at(self, places: Array) -> Array:
+        """Return the rows of cells by their places (k,) in the whole grid, whatever its chunks: (k,) int64."""
+        sizes = [np.array(steps) for steps in self.chunks]
+        counts = reduce(np.multiply.outer, sizes)  # cells of each block
+        cell = np.unravel_index(places, self.shape)
+        block = tuple(np.searchsorted(np.cumsum(size), i, side="right") for size, i in zip(sizes, cell, strict=True))
+        inside = np.zeros_like(places)
+        for size, i, at in zip(sizes, cell, block, strict=True):
+            inside = inside * size[at] + i - (np.cumsum(size) - size)[at]
+        before: Array = (np.cumsum(counts) - counts.ravel()).reshape(counts.shape)
+        return before[block] + inside
 
     def flatten(self, arrays: Sequence[Labelled], dtype: DType) -> da.Array:
         """Return DataArrays as the columns of a Dask array (n, k), broadcast to the grid."""

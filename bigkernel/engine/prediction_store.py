@@ -145,7 +145,7 @@ def create(
         shapes["std"] = sample.shape[1:]
     labels = range(c) if predictor.classes is None else classes
     columns = [f"{name}_{label}" for name in zarr_arrays.OUTPUTS for label in labels]  # of tables
-    zarr_arrays.require_names([*ids], [*zarr_arrays.OUTPUTS, *columns])
+    zarr_arrays.require_names([*ids], [*zarr_arrays.OUTPUTS, *columns], stored=False)
     for name, tail in shapes.items():
         dtype = sample.dtype if name == "prediction" else np.float64
         zarr_arrays.create(group, name, shape=(n_rows, *tail), chunks=(chunk_rows, *tail), dtype=dtype)

@@ -634,12 +634,11 @@ class Rows:
         return (chunk.without(bad, fresh=fresh), int(bad.sum())) if bad.any() else (chunk, 0)
 
     def take(self, index: Array) -> Array:
-        """Map the rows of sorted ids, (k, d) float64; skipped bad rows are the mean of the rest.
+        """Map the rows of ids, (k, d) float64; skipped bad rows are the mean of the rest.
 
         `DataError`: a row that is not finite and not to be skipped.
         """
-        none = np.empty((0, self.x.shape[1]))
-        taken = np.concatenate([none, *self._gather(index, self.x.read)], dtype=np.float64)
+        taken = self._gather(index, self.x.read, np.empty((0, self.x.shape[1]))).astype(np.float64, copy=False)
         bad = ~np.isfinite(taken).all(axis=1)
         if bad.any():
             if self.bad_rows == "refuse":
@@ -653,21 +652,25 @@ class Rows:
         return mapped
 
     def sound(self, index: Array) -> Array:
-        """Return which of the sorted row ids are good rows, (k,) bool."""
-        return ~np.concatenate([np.zeros(0, bool), *self._gather(index, lambda a, b: self.read(a, b).faults())])
+        """Return which of the row ids are good rows, (k,) bool."""
+        return ~self._gather(index, lambda start, stop: self.read(start, stop).faults(), np.zeros(0, bool))
+
+    def ids_at(self, places: Array) -> Array:
+        """Return the ids of rows by their places (k,) among all; those in a grid do not depend on its chunks."""
+        return places if self.grid is None else self.grid.rows_at(places)
 
     def take_column(self, name: str, index: Array) -> Array:
-        """Read a column at sorted row ids, (k,) or (k, …)."""
+        """Read a column at row ids, (k,) or (k, …)."""
         source = self.columns[name]
-        return np.concatenate([source.read(0, 0), *self._gather(index, source.read)])
+        return self._gather(index, source.read, source.read(0, 0))
 
     def folds_of(self, folds: Folds, index: Array) -> Array:
-        """Return the fold that tests each of the sorted row ids, (k,) int64, as `Folds.of`."""
+        """Return the fold that tests each of the row ids, (k,) int64, as `Folds.of`."""
         inner = folds
         while isinstance(inner, SomeFolds):
             inner = inner.folds
         if not type(inner).__module__.startswith("bigkernel."):  # it may need the rows themselves
-            return np.concatenate([np.empty(0, np.int64), *self._gather(index, lambda a, b: folds.of(self.read(a, b)))])
+            return self._gather(index, lambda start, stop: folds.of(self.read(start, stop)), np.empty(0, np.int64))
         names = ("domain", "group", "fold")
         columns = [self.take_column(name, index) if name in self.columns else None for name in names]
 
@@ -677,17 +680,21 @@ class Rows:
 
         return np.concatenate([np.empty(0, np.int64), *map(fold, range(len(index)))])
 
-    def _gather(self, index: Array, read: Callable[[int, int], Array]) -> list[Array]:
-        """Read the pieces that hold the sorted ids, and select their rows in order."""
+    def _gather(self, index: Array, read: Callable[[int, int], Array], none: Array) -> Array:
+        """Read the pieces that hold the ids (k,), and select their rows, (k, …); `none` of them if k is 0."""
         if not len(index):
-            return []
-        bounds = self._pieces(max(1, _PICKED_BYTES // max(1, self.row_bytes)))
+            return none
+        order = np.argsort(index, kind="stable")
+        bounds, index = self._pieces(max(1, _PICKED_BYTES // max(1, self.row_bytes))), index[order]
         ids = np.split(index, np.searchsorted(index, bounds[1:-1]))
         needed = [(*pair, piece) for pair, piece in zip(pairwise(bounds), ids, strict=True) if len(piece)]
         if self.in_memory:
-            return [read(start, stop)[piece - start] for start, stop, piece in needed]
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="bigkernel-read") as readers:
-            return list(readers.map(lambda one: read(*one[:2])[one[2] - one[0]], needed))
+            found = [read(start, stop)[piece - start] for start, stop, piece in needed]
+        else:
+            with ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="bigkernel-read") as readers:
+                found = list(readers.map(lambda one: read(*one[:2])[one[2] - one[0]], needed))
+        gathered: Array = np.concatenate(found)[np.argsort(order)]
+        return gathered
 
     def column(self, name: str) -> Array | None:
         """Read a whole column, or None if there is none."""
@@ -735,7 +742,8 @@ def cells(dataset: object, features: Iterable[str] | None = None) -> Rows:
     """Return the cells of a Dataset of xarray as rows, for fits whose features are coordinates too.
 
     Estimators take a Dataset as it is if all its variables, and no coordinates, are features. Predictions find the
-    features of the fit by name, among both. Cells where a feature is NaN are left out.
+    features of the fit by name, among both. Cells where a feature is NaN are left out. Landmarks are drawn by place, so
+    they do not depend on chunks; random folds, leaves and landmarks by domain do.
 
     Parameters
     ----------

@@ -280,7 +280,8 @@ class BasisChoice:
             warn_of_scales(kernel, landmarks, rows.feature_names)
         sample = None
         if (not kernel.of_distance or len(landmarks) < FEW_LANDMARKS) and look and like is None:
-            sample = rows.take(np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE_ROWS)).astype(np.int64))
+            places = np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE_ROWS)).astype(np.int64)
+            sample = rows.take(rows.ids_at(places))
         dtype = self._block_dtype(rows, kernel, landmarks)
         if like is None and not _within(kernel, landmarks, dtype):
             raise DataError(
@@ -299,7 +300,7 @@ class BasisChoice:
             return landmarks, None
         if self.every_row and self.count is None:
             require_exact(self.every_row, len(rows))
-            every = np.arange(len(rows))
+            every = rows.ids_at(np.arange(len(rows)))
             return draws.as_landmarks(rows.take(every), d), every
         assert count is not None
         if not look:
@@ -339,7 +340,7 @@ class BasisChoice:
 def choose(
     rows: Rows, method: str, count: int, *, kernel: Kernel, rng: np.random.RandomState
 ) -> tuple[Array, Ids | None, str | None]:
-    """Choose `count` landmarks (m, d) for rows and a kernel; return them, the sorted ids of their rows, and a note.
+    """Choose `count` landmarks (m, d) for rows and a kernel; return them, the ids of their rows, and a note.
 
     Centres have no ids. Bad rows to be skipped are in neither landmarks nor samples; a kernel's "scale" is that of the
     sample. The note says why landmarks are fewer than `count`: there are fewer rows, or fewer different ones.
@@ -348,7 +349,7 @@ def choose(
     draws.require_count(len(rows), possible)
     ids, note = None, None
     if method == "uniform":
-        ids = draws.uniform(len(rows), possible, rng, usable=rows.sound if rows.bad_rows == "skip" else None)
+        ids = draw_rows(rows, possible, rng)
         landmarks = rows.take(ids)
     elif method in ("balanced", "balanced-k-means"):
         landmarks, ids, note = _by_domain(rows, method, possible, rng)
@@ -368,9 +369,7 @@ def _by_domain(rows: Rows, method: str, count: int, rng: np.random.RandomState) 
     """Choose rows or centres of every domain."""
     domains = _domains(rows, count)
     if method == "balanced":
-        skip = rows.bad_rows == "skip"
-        sampled = [one.ids(draws.uniform(len(one), k, rng, usable=one.sound if skip else None)) for one, k in domains]
-        ids = np.sort(np.concatenate(sampled))
+        ids = np.sort(np.concatenate([draw_rows(one, k, rng) for one, k in domains]))
         return rows.take(ids), ids, None
     state, results = rng.get_state(), []
     for one, k in domains:
@@ -386,14 +385,20 @@ def sample_size(n_rows: int, n_features: int, count: int, *, least: int) -> int:
     return min(n_rows, max(least, min(ROWS_PER_LANDMARK * count, most)))
 
 
-def sample_places(rows: Rows | DomainRows, size: int, rng: np.random.RandomState, *, least: int = 1) -> Ids:
-    """Sample the sorted places of `size` rows uniformly, without bad ones but with at least `least` if possible."""
-    places = draws.uniform(len(rows), size, rng) if size < len(rows) else np.arange(len(rows))
+def draw_rows(some: Rows | DomainRows, count: int, rng: np.random.RandomState) -> Ids:
+    """Draw the ids of rows uniformly, in the order of their places, and others for bad ones that are skipped."""
+    usable = (lambda places: some.sound(some.ids_at(places))) if some.bad_rows == "skip" else None
+    return some.ids_at(draws.uniform(len(some), count, rng, usable=usable))
+
+
+def sample_ids(rows: Rows | DomainRows, size: int, rng: np.random.RandomState, *, least: int = 1) -> Ids:
+    """Draw the ids of `size` rows, in the order of their places, without bad ones but at least `least` if possible."""
+    ids = rows.ids_at(draws.uniform(len(rows), size, rng) if size < len(rows) else np.arange(len(rows)))
     if rows.bad_rows == "skip":
-        places = places[rows.sound(places)]
-        if len(places) < least:
-            places = draws.uniform(len(rows), least, rng, usable=rows.sound)
-    return places
+        ids = ids[rows.sound(ids)]
+        if len(ids) < least:
+            ids = draw_rows(rows, least, rng)
+    return ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -412,11 +417,11 @@ class DomainRows:
     def bad_rows(self) -> str:
         return self.rows.bad_rows
 
-    def sound(self, places: Ids) -> Array:
-        """Return whether the rows at sorted places are finite, (k,) bool."""
-        return self.rows.sound(self.ids(places))
+    def sound(self, ids: Ids) -> Array:
+        """Return which of the row ids are good rows, (k,) bool."""
+        return self.rows.sound(ids)
 
-    def ids(self, places: Ids) -> Ids:
+    def ids_at(self, places: Ids) -> Ids:
         """Return the row ids of sorted places."""
         ends = np.cumsum(self.counts)
         ids = [np.empty(0, np.int64)]
@@ -469,7 +474,7 @@ def _by_cholesky(rows: Rows, count: int, kernel: Kernel, rng: np.random.RandomSt
             f"landmarks='rpcholesky': choosing {count:,} landmarks among {size:,} rows takes {needed / 1e9:,.1f} GB "
             f"in this process, and {free / 1e9:,.1f} GB are free; use fewer landmarks, or 'uniform'"
         )
-    ids = sample_places(rows, size, rng, least=count)
+    ids = sample_ids(rows, size, rng, least=count)
     X, count = rows.take(ids), min(count, len(ids))
     places = np.sort(draws.rp_cholesky(kernel.resolve(X), X, count, rng, dtype=dtype))
     short = f"landmarks='rpcholesky': these explain the sample of {len(ids):,} rows up to rounding error"
@@ -480,9 +485,7 @@ def _centres(some: Rows | DomainRows, count: int, rng: np.random.RandomState) ->
     """Find centres of rows by k-means; return them, and a note if they are too few."""
     rows = some if isinstance(some, Rows) else some.rows
     size = sample_size(len(some), rows.shape[1], count, least=FEW_ROWS)
-    ids = sample_places(some, size, rng, least=count)
-    if isinstance(some, DomainRows):
-        ids = some.ids(ids)
+    ids = sample_ids(some, size, rng, least=count)
     count = min(count, len(ids))
     centres, nearest = _few(rows.take(ids), count, rng) if len(ids) <= FEW_ROWS else _many(rows, ids, count, rng)
     kept = np.flatnonzero(nearest)  # of two equal centres, one is nearest to no row
@@ -574,5 +577,5 @@ def draw_spectrum(rows: Rows, kernel: Kernel, random_state: Seed, *, look: bool 
     rng = check_random_state(random_state)
     seed, count = int(rng.randint(2**31 - 1)), min(len(rows), SAMPLE_ROWS)
     with spent("landmarks"):
-        sample = rows.take(sample_places(rows, count, rng) if look else np.arange(count))
+        sample = rows.take(sample_ids(rows, count, rng) if look else np.arange(count))
     return kernel.resolve(sample), seed, sample

@@ -171,7 +171,8 @@ class LearnedMetric(RowTransformer):
         values, classes, labelled = _read_targets(rows, rows.flat(y))
         if "weight" in rows.columns:
             labelled &= np.asarray(rows.column("weight")) > 0
-        known = np.flatnonzero(labelled)
+        known = rows.ids_at(np.arange(len(rows)))
+        known = known[labelled[known]]
         count = min(self.n_samples, len(known), max(_FEWEST_ROWS, _SAMPLE_BYTES // (8 * rows.shape[1])))
         usable = (lambda places: rows.sound(known[places])) if rows.bad_rows == "skip" else None
         ids = known[uniform(len(known), count, rng, usable=usable)] if count else known

@@ -40,11 +40,11 @@ from bigkernel.estimators.blended import Parameter, as_targets, is_semi_supervis
 from bigkernel.estimators.evaluation import FitReport
 from bigkernel.estimators.fit_state import BlendFit, Fitted, Training
 from bigkernel.estimators.inputs import class_factors
+from bigkernel.estimators.kernel_basis import draw_rows
 from bigkernel.estimators.leaf_fits import AllRows, LeafFits, LeafNumbers
 from bigkernel.estimators.learned_metric import LearnedMetric, importances_of
 from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.kernels.landmarks import uniform
 from bigkernel.statistics.blend import AnyPredictor, Blend, Member, Tree, project
 from bigkernel.streaming.plan import Plan
 
@@ -174,7 +174,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
     def _route(self, rows: Rows, directory: Path, rng: np.random.RandomState) -> tuple[LeafRows, Array]:
         """Grow the tree on a sample, and write rows by leaf; return what reads them, and their numbers (L,)."""
         count = min(self.n_samples, len(rows), max(2 * self.n_leaves, _SAMPLE_BYTES // (8 * rows.shape[1])))
-        sample = rows.take(uniform(len(rows), count, rng, usable=rows.sound if rows.bad_rows == "skip" else None))
+        sample = rows.take(draw_rows(rows, count, rng))
         tree = grow(sample, self.n_leaves, self.overlap)
         source = LeafRows.of(tree, directory, rows, rows.bounds(settings()))
         shared = sum(len(places) for places, _ in tree.leaves(sample)) / len(sample)

@@ -254,6 +254,29 @@ def test_shapes_of_datasets_work_or_are_refused_by_name(data, refused):
     )
 
 
+LANDMARKS = {"n_landmarks": 20, "random_state": 0, "alpha": 1e-3}
+FITS = {
+    "uniform": bk.KernelRidge(**LANDMARKS),
+    "k-means": bk.KernelRidge(landmarks="k-means", **LANDMARKS),
+    "rpcholesky": bk.KernelRidge(landmarks="rpcholesky", **LANDMARKS),
+    "fourier": bk.KernelRidge(landmarks="fourier", **LANDMARKS),
+    "every row": bk.KernelRidge(n_landmarks=None, alpha=1.0),
+    "semi-supervised": bk.SSSL(n_landmarks=20, n_components=5, random_state=0),
+    "a metric": make_pipeline(
+        bk.LearnedMetric(n_landmarks=20, max_iter=2, random_state=0), bk.KernelRidge(**LANDMARKS)
+    ),
+}
+
+
+@pytest.mark.parametrize("model", FITS.values(), ids=FITS)
+def test_a_fit_does_not_depend_on_chunks(model):
+    scaled = SEA.assign(sst=(SEA.sst - 20) / 5)
+    whole = clone(model).fit(scaled, GIVEN).predict(scaled)
+    for chunks in (CHUNKS, {"time": 3, "lat": 1, "lon": 4}, {"lat": (1, 4, 7)}):
+        again = clone(model).fit(scaled.chunk(chunks), GIVEN.chunk(chunks)).predict(scaled)
+        xr.testing.assert_allclose(again, whole, rtol=1e-6)
+
+
 def test_targets_of_another_grid_are_refused():
     for wrong, message in (
         (GIVEN.isel(lat=slice(3)), "found 3 cells of 'lat', expected 12"),
