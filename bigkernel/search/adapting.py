@@ -21,7 +21,7 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import keeping_blocks, plan_sweep, sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.checks import solving
-from bigkernel.estimators.fit_state import GRAPH_SUMS, Problem
+from bigkernel.estimators.fit_state import Problem
 from bigkernel.estimators.fitting import solve
 from bigkernel.estimators.inputs import cell_counts
 from bigkernel.estimators.kernel_basis import of_kernel
@@ -56,7 +56,7 @@ from bigkernel.solvers.residuals import ENOUGH, Errors
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
-from bigkernel.streaming.plan import Accumulator, Plan
+from bigkernel.streaming.plan import Plan
 
 
 @dataclass(eq=False)
@@ -95,21 +95,6 @@ class SplitFits:
         """Compute Σ w (y − f)² of some rows by every model, (k, c), from their moments in whitened coordinates."""
         whitened = np.stack([training.solved.solution.whitened for training in self.trainings])
         return squared_errors(moments, whitened, np.zeros((len(whitened), whitened.shape[2])))
-
-    def reverse(self, place: int, C: Array, t: Array) -> Array:
-        """Solve for a candidate with target and source exchanged, without rounds; return coefficients (p, c).
-
-        C (p, c) and t (c,) are sums of the target with the classes that the candidate predicts.
-        """
-        problem, method = self.problem, self.trainings[place].method
-        sums = {name: sums if name in GRAPH_SUMS else sums[::-1].copy() for name, sums in problem.statistics.items()}
-        for name in ("C", "t", "q"):
-            sums[name][0] = 0
-        sums["C"][1] = C if problem.centre is None else C - np.outer(problem.centre, t)
-        sums["t"][1] = sums["q"][1] = t
-        swapped = replace(problem, statistics=sums, pseudo_labels=None)
-        coef: Array = solve(method, swapped, self.whitening, estimate=False).solution.coef
-        return coef
 
     def errors(self) -> list[Errors | None]:
         """Estimate the error of each model, given its pseudo-labels, from solves of perturbed sums.
@@ -208,17 +193,6 @@ class AdaptingSweep(GridSweep):
         methods = [_adapting(candidate) for candidate in sums.members]
         fits = pool.map(partial(SplitFits.of, methods, sides, problem, sums.whitening), range(len(splits)))
         return list(pool.map(_solved, list(fits)))
-
-    def reverse(self, solved: list[list[FoldSolutions]], predicted: Accumulator) -> Array:
-        ((one,), c) = solved, predicted["t"].shape[2] // len(self.candidates)
-        weights = np.zeros_like(predicted["C"])
-        for fold, of_fold in enumerate(one):
-            assert isinstance(of_fold, AdaptingSolutions)
-            for place in range(len(self.candidates)):
-                own = slice(place * c, (place + 1) * c)
-                C, t = predicted["C"][0, fold, :, own], predicted["t"][0, fold, own]
-                weights[0, fold, :, own] = of_fold.fits.reverse(place, C, t)
-        return weights
 
     def finish(
         self, data: SearchData, partition: Partition, solved: list[list[FoldSolutions]]

@@ -1,21 +1,13 @@
-"""Scores of models on a target without labels: at most three sweeps for the candidates of a kernel, and one for all.
+"""Scores of models on a target without labels: one sweep for the candidates of a kernel, and one for all.
 
     "importance-weighted"   accuracy on held-out rows of the source, weighted by the ratio w of the densities of target
                             and source (Sugiyama, Krauledat & Müller, JMLR 2007); w by uLSIF (`ImportanceWeights`)
-    "dev"                   the same for the log-loss, with w as a control variate (You, Wang, Long & Jordan, ICML 2019)
     "mutual-information"    of rows and classes on the target, H(mean of Q) − mean of H(Q): certain predictions of all
                             classes (Bridle, Heading & MacKay, NIPS 1992; Musgrave, Belongie & Lim, 2022). Q =
                             softmax(3f/τ), τ the spread of f on a sample, so that the scale of f does not count
-    "entropy"               of predictions on the target, negative (Morerio, Cavazza & Murino, ICLR 2018)
-    "snd"                   soft neighbourhood density: entropy of the similarities of predictions on a sample of the
-                            target, all of weight 1 (Saito, Kim, Teterwak, Sclaroff, Darrell & Saenko, ICCV 2021)
-    "circular"              balanced accuracy on held-out rows of the source of a model trained on the target, by the
-                            labels that the candidate predicts there, to adapt to the source (Bruzzone & Marconcini,
-                            IEEE PAMI 2010), without rounds of pseudo-labels
 
-Probabilities are values of f, clipped to [0.001, 1] and normalized, as in "neg_log_loss". The target consists of the
-unlabelled rows of domains below 0; if there are none, of domains without a labelled row; without domains, of all
-unlabelled rows. Shapes: n rows, K kernels, F folds, k candidates per kernel.
+The target consists of the unlabelled rows of domains below 0; if there are none, of domains without a labelled row;
+without domains, of all unlabelled rows. Shapes: n rows, K kernels, F folds, k candidates per kernel.
 """
 
 from __future__ import annotations
@@ -36,27 +28,24 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.importance import fit_ratio
 from bigkernel.estimators.inputs import no_label, plain_labels
-from bigkernel.search.scoring import OF_DOMAINS, WEIGHTED
+from bigkernel.search.scoring import OF_DOMAINS
 from bigkernel.statistics.domain_scores import (
     DomainScores,
-    PredictedTargets,
     entropies,
     source_sums,
     target_domains,
     target_rows,
     target_sums,
 )
-from bigkernel.statistics.held_out import probabilities
 from bigkernel.statistics.moments import Targets
-from bigkernel.statistics.predictor import Predictor, softmax
+from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import DTYPES, Chunk
 from bigkernel.streaming.folds import hash_ids
 from bigkernel.streaming.plan import Accumulator
 
-SAMPLE_ROWS = 2000  # of the target, whose pairs "snd" compares
+SAMPLE_ROWS = 2000  # of the target, for the spread of f
 _SAMPLE_NUMBERS = 2**26  # most values of f at the sample
 _SLOPE = 3.0  # of soft predictions, as in the first round of ARTL
-_TEMPERATURE = 0.05  # of the similarities in "snd", as proposed
 _SEED = 13
 
 
@@ -93,31 +82,17 @@ class Domains:
         ids = np.flatnonzero(inside)
         if rows.bad_rows == "skip":
             ids = ids[rows.sound(ids)]
-        ids = _sample(ids, names)
-        ratio = None if names.isdisjoint(WEIGHTED) else fit_ratio(rows, inside, weight * (inside | labelled))
+        ids = _sample(ids)
+        weighted = "importance-weighted" in names
+        ratio = fit_ratio(rows, inside, weight * (inside | labelled)) if weighted else None
         return cls(target, ratio, Chunk(rows.take(ids), weight=weight[ids]))
 
     def scores(self, scores: DomainScores, rows: Rows, names: set[str]) -> dict[str, Array]:
         """Return the requested scores of all candidates, by name, (K, F, k) each."""
-        found: dict[str, Array] = {}
-        if not names.isdisjoint({"mutual-information", "snd"}):
-            values, weight = self._sampled(scores)
-        if not names.isdisjoint(_FORMULAS):
-            slopes = _slopes(values, weight) if "mutual-information" in names else None
-            statistic = replace(scores, domains=self.target, ratio=self.ratio, slopes=slopes)
-            total = sweep(rows, statistic, what="domain scores").total
-            found = {name: _FORMULAS[name](total) for name in names & set(_FORMULAS)}
-        if "snd" in names:
-            p = probabilities(values)
-            found["snd"] = np.zeros((*p.shape[:2], p.shape[3]))
-            for place in np.ndindex(found["snd"].shape):
-                found["snd"][place] = neighbourhood_density(p[*place[:2], :, place[2]])
-        return found
-
-    def predicted(self, scores: DomainScores, rows: Rows) -> Accumulator:
-        """Return the sums of the target with the classes that all candidates predict there."""
-        models = scores.features, scores.weights, scores.intercepts, scores.folds, scores.targets
-        return sweep(rows, PredictedTargets(*models, self.target), what="predicted targets").total
+        slopes = _slopes(*self._sampled(scores)) if "mutual-information" in names else None
+        statistic = replace(scores, domains=self.target, ratio=self.ratio, slopes=slopes)
+        total = sweep(rows, statistic, what="domain scores").total
+        return {name: _FORMULAS[name](total) for name in names}
 
     def _sampled(self, scores: DomainScores) -> tuple[Array, Array]:
         """Return the values of all models at rows of the sample, (K, F, rows, k, c), and the weights of these rows.
@@ -146,15 +121,14 @@ class DomainScorer:
 
     Parameters
     ----------
-    name : "mutual-information", "entropy", "snd", "importance-weighted" or "dev"
+    name : "mutual-information" or "importance-weighted"
     """
 
     name: str
 
     def __post_init__(self) -> None:
-        if self.name not in (known := [*_FORMULAS, "snd"]):
-            advice = '; use SweepSearchCV(scoring="circular")' if self.name == "circular" else ""
-            raise ConfigError(f"name: expected one of {', '.join(known)}, found {self.name!r}{advice}")
+        if self.name not in _FORMULAS:
+            raise ConfigError(f"name: expected {' or '.join(_FORMULAS)}, found {self.name!r}")
         self._request = MetadataRequest(owner=type(self).__name__)
         self.set_score_request(sample_domain=True)
 
@@ -183,16 +157,14 @@ class DomainScorer:
         values = np.asarray(given, np.float64)
         if values.ndim == 1:
             values = np.column_stack([1 - values, 1 + values]) / 2
-        if self.name in WEIGHTED:
+        if self.name == "importance-weighted":
             rows = as_rows(check_array(X, accept_sparse="csr", dtype=DTYPES))
             ids, ratio = np.flatnonzero(labelled), fit_ratio(rows, inside, weight * (inside | labelled))
             omega = np.maximum(ratio.values(Chunk(rows.take(ids)))[:, 0], 0)
             truth = np.searchsorted(classes, labels[ids])
             total = source_sums(values[ids, None], truth, weight[ids], omega)
         else:
-            ids = _sample(np.flatnonzero(inside), {self.name})
-            if self.name == "snd":
-                return neighbourhood_density(probabilities(values[ids]))
+            ids = _sample(np.flatnonzero(inside))
             slopes = _slopes(values[None, None, ids, None], weight[ids])[0, 0]
             total = target_sums(values[inside, None], weight[inside], slopes)
         # of one kernel, fold and candidate
@@ -213,10 +185,8 @@ def _find_target(labelled: Array, domain: Array | None, weight: Array) -> tuple[
     return domains, inside
 
 
-def _sample(ids: Array, names: set[str]) -> Array:
+def _sample(ids: Array) -> Array:
     """Return some of the rows of the target, sorted."""
-    if "snd" in names and len(ids) < 3:
-        raise DataError(f"scoring: snd compares rows of the target, expected at least 3, found {len(ids)}")
     return np.sort(ids[np.argsort(hash_ids(ids, _SEED), kind="stable")[:SAMPLE_ROWS]])
 
 
@@ -227,31 +197,13 @@ def _slopes(values: Array, weight: Array) -> Array:
     return np.asarray(_SLOPE / np.maximum(spread, 1e-300))
 
 
-def neighbourhood_density(p: Array) -> float:
-    """Return the mean entropy of the softmax of 20 times the cosines of each row of p (r, c) with the others."""
-    unit = p / np.linalg.norm(p, axis=1, keepdims=True)
-    similarity = unit @ unit.T
-    np.fill_diagonal(similarity, -np.inf)
-    return float(entropies(softmax(similarity, 1 / _TEMPERATURE)).mean())
-
-
-def _deep_embedded(total: Accumulator) -> Array:
-    """Return −(mean(ωℓ) + η (mean(ω) − 1)) with η = −cov(ωℓ, ω)/var(ω)."""
-    n = np.maximum(total["rows"], 1)[..., None]
-    risk, omega, square = total["loss"] / n, total["omega"][..., None] / n, total["omega2"][..., None] / n
-    eta = -(total["square"] / n - risk * omega) / np.maximum(square - omega**2, 1e-300)
-    return np.asarray(-(risk + eta * (omega - 1)))
-
-
 def _mutual_information(total: Accumulator) -> Array:
     n = np.maximum(total["target"], 1e-300)[..., None]
-    return np.asarray(entropies(total["soft"] / n[..., None]) - total["soft_entropy"] / n)
+    return np.asarray(entropies(total["soft"] / n[..., None]) - total["entropy"] / n)
 
 
 _FORMULAS: dict[str, Callable[[Accumulator], Array]] = {
     "mutual-information": _mutual_information,
     "importance-weighted": lambda total: total["right"] / np.maximum(total["omega"], 1e-300)[..., None],
-    "dev": _deep_embedded,
-    "entropy": lambda total: -total["entropy"] / np.maximum(total["target"], 1e-300)[..., None],
 }
-assert {*_FORMULAS, "snd", "circular"} == set(OF_DOMAINS)
+assert set(_FORMULAS) == set(OF_DOMAINS)

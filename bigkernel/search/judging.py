@@ -187,13 +187,7 @@ class Work:
         places = {candidate.index: place for place, candidate in _places(one)}
         fits = coefficients(one, partition, self.data, solved, places)
         statistic = one.domain_scores(self.data.targets, partition, *fits)
-        rows = partition.attach(self.data.judging)
-        found = domains.scores(statistic, rows, scoring.of_domains)
-        if "circular" in scoring.of_domains:
-            weights = one.reverse(solved, domains.predicted(statistic, rows))
-            back = one.grid_scores(self.data.targets, partition, scoring, weights, np.zeros_like(fits[1]))
-            counts = sweep(rows, back, what="circular scores").total["confusion"]
-            found["circular"] = _balanced_accuracy(counts)
+        found = domains.scores(statistic, partition.attach(self.data.judging), scoring.of_domains)
         return {
             label: found[name]
             for label, name in scoring.names.items()
@@ -225,13 +219,6 @@ class Work:
             restore(candidate.last, inputs, fit)
         else:
             candidate.last.adopt(data, candidate.basis, problem)
-
-
-def _balanced_accuracy(counts: Array) -> Array:
-    """Compute the mean share of right predictions over the classes that occur, from confusion matrices (…, c, c)."""
-    rows, right = counts.sum(axis=-1), np.diagonal(counts, axis1=-2, axis2=-1)
-    shares = right / np.maximum(rows, 1e-300)
-    return np.asarray(shares.sum(axis=-1) / np.maximum((rows > 0).sum(axis=-1), 1))
 
 
 def _by_candidate(solved: list[FoldSolutions]) -> Iterator[tuple[Tested, ...]]:

@@ -217,11 +217,6 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
         if wrapper is not None:  # scores compare original targets with predictions on their scale
             search.judging = replace(rows, columns={**rows.columns, "y": source_of(original, "y")})
             search.inverse = wrapper.transformer_.inverse_transform
-        if "circular" in scoring.of_domains and not isinstance(members[0].method, AdaptingMethod):
-            raise ConfigError(
-                f"scoring: circular expects models that adapt to the target, found {type(members[0].last).__name__}; "
-                "use importance-weighted or another score"
-            )
         if scoring.of_domains:
             with _noting() as started:
                 search.domains = Domains.of(search.judging, targets, scoring.of_domains)

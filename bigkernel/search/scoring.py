@@ -109,9 +109,8 @@ SCORES: dict[str, Callable[[Tested], float]] = {
 }
 OF_CLASSES = ("accuracy", "balanced_accuracy", "neg_log_loss")
 OF_SQUARES = ("neg_mean_squared_error", "neg_root_mean_squared_error", "r2")
-WEIGHTED = ("importance-weighted", "dev")
 # of a target without labels, see `search.domain_scoring`
-OF_DOMAINS = ("mutual-information", "circular", *WEIGHTED, "entropy", "snd")
+OF_DOMAINS = ("mutual-information", "importance-weighted")
 _MARGIN = 3.0  # errors of predictions are estimated to about this factor
 
 

@@ -56,10 +56,10 @@ from bigkernel.solvers.penalty_grid import (
 from bigkernel.solvers.residuals import ENOUGH, SolveDiagnostics
 from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
 from bigkernel.solvers.whitening import Whitening, reduce_moments
-from bigkernel.statistics.domain_scores import DomainScores, PredictedTargets
+from bigkernel.statistics.domain_scores import DomainScores
 from bigkernel.statistics.held_out import GridScores
 from bigkernel.statistics.moments import Moments, MomentStatistic, Statistic, Targets
-from bigkernel.streaming.plan import Accumulator, Plan
+from bigkernel.streaming.plan import Plan
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -370,20 +370,9 @@ class GridSweep:
         found: dict[str, Statistic] = {}
         if scoring.counts:
             found["scores"] = self.grid_scores(targets, partition, scoring)
-        if scoring.of_domains - {"snd", "circular"}:
+        if scoring.of_domains:
             found["scores on the target"] = self.domain_scores(targets, partition)
-        if "circular" in scoring.of_domains:
-            fits = self.zeros(targets, partition)
-            found["predicted targets"] = PredictedTargets(self.predicting, *fits, partition.folds, targets)
-            found["circular scores"] = self.grid_scores(targets, partition, scoring)
         return found
-
-    def reverse(self, solved: list[list[FoldSolutions]], predicted: Accumulator) -> Array:
-        """Return the coefficients (K, F, p, k·c) of models that are trained on the target and adapt to the source.
-
-        `predicted` are sums of the target with the classes that the candidates predict (`PredictedTargets`).
-        """
-        raise TypeError(f"{type(self).__name__} has no source and target")
 
     def divide(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[tuple[GridSweep, Partition]]:
         """Return the sweeps to evaluate one after the other, each with its folds."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bigkernel.arrays import Array
-from bigkernel.statistics.held_out import FoldModels, log_losses, probabilities
+from bigkernel.statistics.held_out import FoldModels
 from bigkernel.statistics.moments import Sums, block_footprint, weights_of
 from bigkernel.statistics.predictor import Predictor, softmax
 from bigkernel.streaming.chunk import Chunk
@@ -35,67 +35,25 @@ def entropies(p: Array) -> Array:
     return np.asarray(-(p * np.log(np.maximum(p, np.finfo(np.float64).tiny))).sum(axis=-1))
 
 
-def target_sums(values: Array, weight: Array, slopes: Array | None) -> Accumulator:
+def target_sums(values: Array, weight: Array, slopes: Array) -> Accumulator:
     """Return the sums of `DomainScores` over rows of the target, from values (r, k, c)."""
-    sums: Accumulator = {"entropy": weight @ entropies(probabilities(values)), "target": weight.sum()}
-    if slopes is not None:
-        Q = softmax(values, slopes[:, None])
-        sums |= {"soft": np.einsum("r,rkc->kc", weight, Q), "soft_entropy": weight @ entropies(Q)}
-    return sums
+    Q = softmax(values, slopes[:, None])
+    return {"target": weight.sum(), "soft": np.einsum("r,rkc->kc", weight, Q), "entropy": weight @ entropies(Q)}
 
 
 def source_sums(values: Array, truth: Array, weight: Array, omega: Array) -> Accumulator:
     """Return the sums of `DomainScores` of models over rows of the source, with their classes and w(x)."""
-    weighted, loss = weight * omega, log_losses(values, truth)
-    right = values.argmax(axis=2) == truth[:, None]
-    sums = {"right": weighted @ right, "loss": weighted @ loss, "square": (weighted * omega) @ loss}
-    return sums | {"omega": weighted.sum(), "omega2": weighted @ omega, "rows": weight.sum()}
-
-
-@dataclass(frozen=True, eq=False)
-class PredictedTargets(FoldModels, Sums):
-    """Sums of the target with the classes that each candidate predicts, in one-hot coding, as its targets.
-
-    Accumulates `C` (K, F, p, k·c), Σ φŷᵀ, and `t` (K, F, k·c), Σ ŷ. Rows are weighted.
-    """
-
-    domains: Array | None = None  # of the target
-
-    def zero(self) -> Accumulator:
-        return {"C": np.zeros(self.weights.shape), "t": np.zeros(self.intercepts.shape)}
-
-    def footprint(self, block_rows: int) -> Footprint:
-        count, folds, p, wide = self.weights.shape
-        return block_footprint(
-            self.features,
-            block_rows,
-            flops=4.0 * folds * count * p * wide,
-            row_bytes=wide * (24 + self.features.dtype.itemsize),
-            partial_bytes=8 * count * folds * (p + 1) * wide,
-            work_bytes=3 * self.weights.nbytes,
-        )
-
-    def update(self, total: Accumulator, chunk: Chunk) -> None:
-        c, inside = self.targets.width, target_rows(self.targets.labelled_in(chunk), chunk.domain, self.domains)
-        for block in chunk.blocks(np.flatnonzero(inside)):
-            weight = weights_of(chunk, block)[:, None]
-            for kernel, phi in enumerate(self.features.blocks(chunk, block)):
-                for fold in range(self.weights.shape[1]):
-                    values = phi @ self._narrow_weights[kernel, fold] + self.intercepts[kernel, fold]
-                    largest = values.reshape(len(phi), -1, c).argmax(axis=2)
-                    predicted = (np.eye(c)[largest].reshape(len(phi), -1) * weight).astype(phi.dtype)
-                    total["C"][kernel, fold] += phi.T @ predicted
-                    total["t"][kernel, fold] += predicted.sum(axis=0, dtype=np.float64)
+    weighted = weight * omega
+    return {"right": weighted @ (values.argmax(axis=2) == truth[:, None]), "omega": weighted.sum()}
 
 
 @dataclass(frozen=True, eq=False)
 class DomainScores(FoldModels, Sums):
-    """Entropies on the target, and weighted losses on held-out rows of the source, of every candidate.
+    """Entropies on the target, and weighted accuracies on held-out rows of the source, of every candidate.
 
-    Accumulates over the target `entropy` (K, F, k), Σ −p log p, and its rows, `target` (K, F); with slopes β also
-    `soft` (K, F, k, c), ΣQ for Q = softmax(βf), and `soft_entropy` (K, F, k), Σ −Q log Q. With a ratio w, it sums over
-    the test rows of each fold with ω = max(0, w(x)): `right` Σ ω of right predictions, `loss` Σ ωℓ and `square` Σ ω²ℓ
-    (K, F, k), where ℓ = −log p of the true class, and `omega` Σ ω, `omega2` Σ ω² and `rows` (K, F). Rows are weighted.
+    With slopes β, accumulates over the target its rows, `target` (K, F), ΣQ for Q = softmax(βf), `soft` (K, F, k, c),
+    and Σ −Q log Q, `entropy` (K, F, k). With a ratio w, it sums ω = max(0, w(x)) over the test rows of each fold,
+    `omega` (K, F), and over those that are predicted rightly, `right` (K, F, k). Rows are weighted.
     """
 
     domains: Array | None = None  # of the target
@@ -108,10 +66,8 @@ class DomainScores(FoldModels, Sums):
 
     def zero(self) -> Accumulator:
         fold, k = self.weights.shape[:2], self.candidates
-        of_candidate = dict.fromkeys(("entropy", "soft_entropy", "right", "loss", "square"), (*fold, k))
-        of_fold = dict.fromkeys(("target", "omega", "omega2", "rows"), fold)
-        shapes = {**of_candidate, **of_fold, "soft": (*fold, k, self.targets.width)}
-        return {name: np.zeros(shape) for name, shape in shapes.items()}
+        shapes = {"target": fold, "omega": fold, "entropy": (*fold, k), "right": (*fold, k)}
+        return {name: np.zeros(shape) for name, shape in {**shapes, "soft": (*fold, k, self.targets.width)}.items()}
 
     def footprint(self, block_rows: int) -> Footprint:
         count, folds, p, wide = self.weights.shape
@@ -120,7 +76,7 @@ class DomainScores(FoldModels, Sums):
             block_rows,
             flops=2.0 * folds * count * p * wide,
             row_bytes=wide * (48 + self.features.dtype.itemsize),
-            partial_bytes=8 * count * folds * (5 * self.candidates + wide + 4),
+            partial_bytes=8 * count * folds * (2 * self.candidates + wide + 2),
             work_bytes=2 * self.weights.nbytes,
         )
         if self.ratio is None:
@@ -133,15 +89,14 @@ class DomainScores(FoldModels, Sums):
         target = np.flatnonzero(target_rows(self.targets.labelled_in(chunk), chunk.domain, self.domains))
         omega = None if self.ratio is None else np.maximum(self.ratio.values(chunk)[:, 0], 0)
         for fold, ids in enumerate(self.test_rows(chunk)):
-            for block, kernel, values in self.values_of(chunk, fold, target):
-                slopes = None if self.slopes is None else self.slopes[kernel, fold]
-                sums = target_sums(values.reshape(-1, *shape), weights_of(chunk, block), slopes)
-                for name, one in sums.items():
-                    total[name][kernel, fold] += one
-            if omega is None:
-                continue
-            for block, kernel, values in self.values_of(chunk, fold, ids):
-                truth = self.targets.one_hot(chunk, block).argmax(axis=1)
-                sums = source_sums(values.reshape(-1, *shape), truth, weights_of(chunk, block), omega[block])
-                for name, one in sums.items():
-                    total[name][kernel, fold] += one
+            if self.slopes is not None:
+                for block, kernel, values in self.values_of(chunk, fold, target):
+                    sums = target_sums(values.reshape(-1, *shape), weights_of(chunk, block), self.slopes[kernel, fold])
+                    for name, one in sums.items():
+                        total[name][kernel, fold] += one
+            if omega is not None:
+                for block, kernel, values in self.values_of(chunk, fold, ids):
+                    truth = self.targets.one_hot(chunk, block).argmax(axis=1)
+                    sums = source_sums(values.reshape(-1, *shape), truth, weights_of(chunk, block), omega[block])
+                    for name, one in sums.items():
+                        total[name][kernel, fold] += one

@@ -28,11 +28,7 @@ from pipelines.shared.page import Column, Table
 
 SCORES = {  # and their headers
     "mutual-information": "MI",
-    "circular": "circ",
-    "dev": "DEV",
     "importance-weighted": "IW",
-    "entropy": "H",
-    "snd": "SND",
     "accuracy": "source",
 }
 DEFAULT = {"mmd": 10.0, "manifold": 1.0, "alpha": 0.1}
@@ -93,9 +89,8 @@ def compare(
     columns += [Column(name, SCORES.get(name, name), ".1f") for name in names]
     caption = (
         f"Accuracy on the target in %, ARTL with {m} landmarks, 36 candidates. best: by labels of the target; default: "
-        "without a search; source: by accuracy on held-out rows of the source. MI: mutual information, circ: circular "
-        "validation, DEV: deep embedded validation, IW: importance-weighted accuracy, H: entropy, SND: soft "
-        "neighbourhood density."
+        "without a search; source: by accuracy on held-out rows of the source. MI: mutual information, IW: "
+        "importance-weighted accuracy."
     )
     table = Table(columns, [*records, {"pair": "mean", **means}])
     report.table("choice", "Settings chosen without labels of the target", table, caption=caption)
