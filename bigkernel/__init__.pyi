@@ -59,4 +59,3 @@ from .kernels.positive_definite import check_positive_definite as check_positive
 from .models.predictor import Predictor as Predictor
 from .search.domain_scoring import DomainScorer as DomainScorer
 from .search.sweep_search import SweepSearchCV as SweepSearchCV
-from .streaming.plan import plan as plan
