@@ -131,7 +131,8 @@ def fit_all(
     for degree in DEGREES:
         fits[NAMES[degree]], seconds[NAMES[degree]] = timed(polynomial, x, y, degree, np.concatenate([x, at]))
     sigma, alpha = kernel.mapped(gamma)
-    model, seconds["kernel"] = timed(KernelRidge(Gaussian(sigma), alpha=alpha, fit_intercept=False).fit, x[:, None], y)
+    ridge = KernelRidge(Gaussian(sigma), alpha=alpha, noise_variance=alpha, fit_intercept=False)
+    model, seconds["kernel"] = timed(ridge.fit, x[:, None], y)
     mean, unit_std = model.predict(at[:, None], return_std=True)
     fits["kernel"] = np.concatenate([model.predict(x[:, None]), mean])
     # standard deviation for our kernel of scale 1; the printed kernel is g2 times as large

@@ -43,6 +43,7 @@ _PARAMETERS = {
     "landmark_choice": "landmarks",
     "intercept": "fit_intercept",
     "solver": "solver",
+    "noise_variance": "noise_variance",
     "class_weight": "class_weight",
     "probability": "probability",
 }

@@ -51,6 +51,9 @@ _REST = together(
         type=click.Choice(["auto", "direct", "cg"]),
         help="krr: from one sweep, or by conjugate gradients beyond 10,000 landmarks.  [default: auto]",
     ),
+    click.option(
+        "--noise-variance", type=click.FloatRange(0, min_open=True), help="krr: of predict --std.  [default: estimated]"
+    ),
     click.option("--intercept/--no-intercept", default=None, help="Fit an intercept.  [default: for numbers, xnv]"),
     click.option("--class-weight", type=click.Choice(["balanced"]), help="balanced: equal total weight per class."),
     click.option("--probability", is_flag=True, default=None, help="Calibrate class probabilities, by one more sweep."),

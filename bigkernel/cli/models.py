@@ -228,7 +228,7 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
     "--std",
     is_flag=True,
     help="Also write standard deviations of observations (krr; --leaves with --posterior), by a Gaussian process whose "
-    "noise variance is alpha, or estimated with --alpha gcv.",
+    "noise variance is estimated, unless fit had --noise-variance.",
 )
 @shared.cluster_options
 @shared.run_options

@@ -6,6 +6,7 @@ import warnings
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bigkernel.arrays import Array
 from bigkernel.errors import AccuracyWarning, ConfigError
@@ -22,26 +23,47 @@ from bigkernel.solvers.whitening import Whitening, centre_whitened, whiten_momen
 from bigkernel.statistics.moments import Moments
 from bigkernel.statistics.predictor import Spread
 
+_ROUNDING = 1e-8  # share of squares that a difference of sums does not resolve
 _DRAWS = 4  # perturbations; a single one estimated 8e-5 for deviations that were off by 3e-2
 
 
-def spread_of(fit: ExactFit | MomentFit | IterativeFit, name: str, *, estimated: bool) -> Spread:
+def spread_of(fit: ExactFit | MomentFit | IterativeFit, name: str, noise_variance: float | ArrayLike | None) -> Spread:
     """Return the spread of the Gaussian process whose mean is the fit of the estimator `name`.
 
-    `estimated`: its scale is estimated, instead of that of the kernel.
+    Its scale is that of `noise_variance`, of observations of weight 1; None: estimated, for each target.
     """
-    posterior, solution = _posterior_of(fit, name), fit.solution
+    posterior, solution, basis = _posterior_of(fit, name), fit.solution, of_kernel(fit.basis)
+    alpha, coef = posterior.alpha, solution.coef
     assert isinstance(solution, RidgeSolution)
-    if not estimated:
-        return replace(posterior.spread, scale=np.ones(solution.coef.shape[1]))
-    basis = of_kernel(fit.basis)
+    if noise_variance is not None:
+        given = np.asarray(noise_variance, np.float64)
+        if given.shape not in ((), (coef.shape[1],)) or not ((given > 0) == (alpha > 0)).all():
+            raise ConfigError(
+                f"noise_variance: expected a number above 0 or one for each of {coef.shape[1]} targets, as alpha = "
+                f"{alpha:g} (0 for alpha = 0), found {noise_variance!r}; None estimates it"
+            )
+        squares = np.broadcast_to(given / alpha if alpha else 1.0, coef.shape[1])
+        return posterior.scaled(np.sqrt(squares), alpha)
     if isinstance(fit, ExactFit):
-        total, missing = float(basis.width if fit.weight is None else fit.weight.sum()), 0.0
-    else:
-        assert isinstance(fit, MomentFit)
-        total, share, points = float(fit.moments.n), basis.trace_error(fit.moments), basis.sample_block()
-        missing = 0.0 if share is None or points is None else share * float(points[1].mean())
-    return posterior.scaled(solution.training_mse * total, missing)
+        # a row's error without it is a/A⁻¹ᵢᵢ, of variance s²/A⁻¹ᵢᵢ, A = K + αW⁻¹ (Rasmussen & Williams 2006, eq. 5.12)
+        parts = [(factor**2).sum(axis=1) for factor in (posterior.explained, posterior.prior[0])]
+        inverse = parts[0] - parts[1]
+        used = inverse > _ROUNDING * parts[0]
+        squares = (coef[used] ** 2 / inverse[used, None]).sum(axis=0) / max(np.count_nonzero(used), 1)
+        weight = 1.0 if fit.weight is None else float(fit.weight[fit.weight > 0].mean())
+        return posterior.scaled(np.sqrt(squares), alpha, weight=weight)
+    assert isinstance(fit, MomentFit)
+    rows, total, share = float(fit.moments.rows), float(fit.moments.n), basis.trace_error(fit.moments) or 0.0
+    least = (share + 16 * float(np.finfo(basis.dtype).eps)) * basis.mean_diagonal
+    # what landmarks miss is noise to the fit; σ̂² = Σw(y − f)²/(n − tr H) without bias (Wahba 1990, eq. 4.7.2)
+    noise = alpha + least
+    left, missed = posterior.left, solution.training_mse * total
+    squares = missed / max(left, 1.0) / noise
+    # where the fit meets all rows, but for rounding, ‖f‖² is s² times their number
+    met = (left < 1) | (missed <= _ROUNDING * fit.moments.q)
+    if met.any():
+        squares = np.where(met, np.einsum("pc,pc->c", coef, basis.core() @ coef) / rows, squares)
+    return posterior.scaled(np.sqrt(squares), noise, least, weight=total / rows)
 
 
 def _posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posterior:

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import ClassVar
 
 import dask
 import numpy as np
@@ -81,7 +82,7 @@ class LandmarkBasis(ColumnMap):
     landmarks: Array  # (m, d) float64
     dtype: str  # of the blocks
     # (k, d) rows of the fit, of kernels whose k(x, x) varies and of few landmarks
-    sample: Array | None = field(default=None, metadata=UNSTORED)
+    sample: Array | None = None
     # dtype of products of blocks and of their sums over some thousand rows; None: that of the blocks
     sums: str | None = None
     # (m,) the rows of the fit that the landmarks are; None: not known, or they are no rows
@@ -153,9 +154,14 @@ class LandmarkBasis(ColumnMap):
         elif self.sample is not None:
             known = float((whitening.reduce(self.kernel(self.landmarks, self.sample)) ** 2).sum())
             total = float(self.kernel.diag(self.sample).sum())
-        else:  # a model from a file
+        else:  # landmarks were given, without rows
             return None
         return min(1.0, max(0.0, 1 - known / total)) if total > 0 else None
+
+    @property
+    def mean_diagonal(self) -> float:
+        """The mean of k(x, x)."""
+        return float(np.mean(self.kernel.diag(self.landmarks if self.sample is None else self.sample)))
 
     def figures(self) -> dict[str, int]:
         """Count landmarks that repeat another, and features that are constant among them."""
@@ -177,6 +183,7 @@ class FourierBasis(ColumnMap):
     dtype: str
     mean: Array
     sums: str | None = None  # as in `LandmarkBasis`
+    mean_diagonal: ClassVar[float] = 1.0
 
     def features(self) -> FourierMap:
         dtype = np.dtype(self.dtype)

@@ -433,11 +433,12 @@ def _require_fit(step: Any, fit: Any) -> None:
     """Raise `ModelRejectedError` unless the arrays of a fit have consistent shapes."""
     name, basis, solution, inputs = type(step).__name__, fit.basis, fit.solution, fit.inputs
     p, d, c, classes = basis.width, inputs.n_features, solution.coef.shape[-1], inputs.classes
-    r_factor = getattr(fit, "r_factor", None)
+    r_factor, sample = getattr(fit, "r_factor", None), vars(basis).get("sample")
     arrays: dict[str, tuple[Any, tuple[int, ...]]] = {
         "coefficients": (solution.coef, (p // 2 if hasattr(solution, "view_ranks") else p, c)),
         "intercept": (solution.intercept, (c,)),
         "landmarks": (vars(basis).get("landmarks"), (p, d)),
+        "sample of rows": (sample, (len(sample), d) if sample is not None else ()),
         "origin": (vars(basis).get("origin"), (d,)),
         "mean of the features": (vars(basis).get("mean"), (p,)),
         "point that rows are summed about": (vars(basis).get("shift"), (p,)),

@@ -375,6 +375,10 @@ class KernelRidge(Regressor, LandmarkEstimator):
         Tolerance of "cg": stop where the objective exceeds its least value by at most this share.
     max_iter : int, default 20
         Maximum number of steps of "cg".
+    noise_variance : float or (c,), default None
+        Of an observation of weight 1, for `return_std`: the kernel is scaled by noise_variance/alpha. None: estimated,
+        for each target, from residuals: Σw(y − f)²/(n − tr H), H the hat matrix, is that of the noise and of what
+        landmarks miss; exact fits take the errors of rows that are left out. New rows count as of the mean weight.
     random_state : int, RandomState or None
         Seed of the choice of landmarks.
     verbose : int, default 0
@@ -426,8 +430,12 @@ class KernelRidge(Regressor, LandmarkEstimator):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[object]]] = {**_CONSTRAINTS, **PENALTIES}
-    _spread: tuple[ExactFit | MomentFit | IterativeFit, Predictor] | None = None  # of which fit
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
+        **_CONSTRAINTS,
+        **PENALTIES,
+        "noise_variance": [Real, "array-like", None],
+    }
+    _spread: tuple[ExactFit | MomentFit | IterativeFit, object, Predictor] | None = None  # of which fit and noise
 
     def __init__(
         self,
@@ -444,6 +452,7 @@ class KernelRidge(Regressor, LandmarkEstimator):
         solver: str = "auto",
         tol: float = 1e-3,
         max_iter: int = 20,
+        noise_variance: float | ArrayLike | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
@@ -461,16 +470,15 @@ class KernelRidge(Regressor, LandmarkEstimator):
         ----------
         return_std : bool
             Whether to return the standard deviation of an observation y around its prediction too, of the same shape,
-            under a Gaussian process with covariance k and noise variance alpha (which is included; see
-            `bigkernel.solvers.posterior`). With alpha="gcv" the variance is estimated, for each target, from the
-            residuals: Σ(y − f)²/(n − tr H), H the hat matrix, is that of the noise and of what landmarks miss. It takes
-            32 m² bytes for two factors in each worker: 2 GiB are enough for about 6,500 landmarks, and for more than
-            50,000 without it.
+            under a Gaussian process with covariance s²k and noise variance s²·alpha (which is included; see
+            `bigkernel.solvers.posterior`). It takes 32 m² bytes for two factors in each worker: 2 GiB are enough for
+            about 6,500 landmarks, and for more than 50,000 without it.
 
         Raises
         ------
         ConfigError
-            `return_std` with a kernel that is not positive definite, and so no covariance function.
+            `return_std` with a kernel that is not positive definite, and so no covariance function, after conjugate
+            gradients, or with a penalty for each target.
 
         Warns
         -----
@@ -483,11 +491,11 @@ class KernelRidge(Regressor, LandmarkEstimator):
         return self._mean_and_std(X)
 
     def _with_spread(self) -> Predictor:
-        fit = self._require("fit")
-        if self._spread is None or self._spread[0] is not fit:
-            spread = spread_of(fit, type(self).__name__, estimated=isinstance(self.alpha, str))
-            self._spread = fit, Predictor(self._features(), *self._coefficients(), spread=spread)
-        return self._spread[1]
+        fit, noise = self._require("fit"), self.noise_variance
+        if self._spread is None or self._spread[0] is not fit or self._spread[1] is not noise:
+            spread = spread_of(fit, type(self).__name__, noise)
+            self._spread = fit, noise, Predictor(self._features(), *self._coefficients(), spread=spread)
+        return self._spread[2]
 
     def __getstate__(self) -> Report:
         # the factors are computed again when needed

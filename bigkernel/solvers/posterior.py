@@ -10,7 +10,7 @@ Shapes: n rows, p columns of a block, r the rank, c targets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,21 +23,38 @@ from bigkernel.statistics.predictor import Spread
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """The spread of a fit, and the degrees of freedom that are left for its noise."""
+    """Var[y|x] = s²(k(x,x) − ‖Aᵀφ‖² + ‖Pᵀφ − p‖²) + σ²(‖Uᵀφ − u‖² + κ + 1) for any scale s² of the kernel, σ² = s²α.
 
-    spread: Spread  # of scale 1
-    left: float  # rows less the effective degrees of freedom
-    noise: float  # α
+    Attributes
+    ----------
+    explained : A (p, r)
+    prior : P (p, k) and p (k,), of directions that no row determines, or of the intercept
+    noisy : U (p, q) and u (q,), of directions that rows determine but for their noise
+    constant : κ, of the intercept
+    left : rows less the effective degrees of freedom
+    alpha : α
+    """
 
-    def scaled(self, squares: Array, missing: float) -> Spread:
-        """Return the spread with a scale for each target that is estimated from residuals.
+    explained: Array
+    prior: tuple[Array, Array]
+    noisy: tuple[Array, Array]
+    constant: float
+    left: float
+    alpha: float
 
-        The weighted sums of their squares (c,) give the variance σ̂² = squares/(n − tr H) of the noise, which is
-        unbiased for a smoother H without bias (Wahba 1990, eq. 4.7.2), and of what landmarks miss: on average
-        `missing`, the mean of k(x,x) − ‖φ‖². Variances are multiplied by σ̂²/(α + missing).
+    @property
+    def spread(self) -> Spread:
+        """The spread for s² = 1."""
+        return self.scaled(np.ones(1), self.alpha)
+
+    def scaled(self, scale: Array, noise: float, least: float = 0.0, weight: float = 1.0) -> Spread:
+        """Return the spread for deviations s (c,) of the kernel and s²·`noise` of a row of weight 1.
+
+        New rows have the weight `weight`, and what landmarks miss of k(x, x) counts beyond `least`.
         """
-        squares = squares / max(self.left, 1.0)
-        return replace(self.spread, scale=np.sqrt(squares / max(self.noise + missing, 1e-300)))
+        factors = np.hstack([self.prior[0], np.sqrt(noise) * self.noisy[0]])
+        centre = np.concatenate([self.prior[1], np.sqrt(noise) * self.noisy[1]])
+        return Spread(self.explained, factors, centre, noise * (1 / weight + self.constant), scale, least)
 
 
 def exact_posterior(K: Array, alpha: float, *, fit_intercept: bool, weight: Array | None = None) -> Posterior:
@@ -45,7 +62,8 @@ def exact_posterior(K: Array, alpha: float, *, fit_intercept: bool, weight: Arra
     scaled, root = weigh(K, weight)
     factor = factorize(scaled, alpha, n_rows=len(K))
     half = factor.half(np.eye(len(K)))  # of W^{1/2}KW^{1/2} + αI
-    uncertain, centre = np.zeros((len(K), 0)), np.zeros(0)
+    none = np.zeros((len(K), 0)), np.zeros(0)
+    uncertain, centre = none
     left = alpha * float((half**2).sum()) - np.count_nonzero(root == 0)
     # the constant has no variance if the rows determine it without noise: α = 0 and 1 outside the range of K
     known = np.linalg.norm(factor.null_coordinates(root[:, None])) > 1e-6 * np.linalg.norm(root)
@@ -56,8 +74,7 @@ def exact_posterior(K: Array, alpha: float, *, fit_intercept: bool, weight: Arra
         uncertain, centre = (unit * (constant @ half))[:, None], np.array([unit])
         left -= alpha * float((uncertain**2).sum())
         uncertain *= root[:, None]
-    spread = Spread(root[:, None] * half.T, uncertain, centre, alpha, np.ones(1))
-    return Posterior(spread, left, alpha)
+    return Posterior(root[:, None] * half.T, (uncertain, centre), none, 0.0, left, alpha)
 
 
 def nystrom_posterior(
@@ -65,19 +82,16 @@ def nystrom_posterior(
 ) -> Posterior:
     """Build the posterior from the whitened and centred moments of so many rows, the whitening and α."""
     factor = factorize(small.G, alpha, n_rows=rows, condition=whitening.condition)
-    constant = alpha / small.n if fit_intercept and small.n > 0 else 0.0
+    constant = 1 / small.n if fit_intercept and small.n > 0 else 0.0
     return posterior_of_factor(factor, whitening, small.mean, rows, alpha, constant)
 
 
 def posterior_of_factor(
     factor: DenseFactor, whitening: Whitening, mean: Array, rows: float, alpha: float, constant: float
 ) -> Posterior:
-    """Build the posterior from the factor of ΦᵀWΦ + αI about the mean of φ (r,), and the variance of the intercept."""
+    """Build the posterior from the factor of ΦᵀWΦ + αI about the mean of φ (r,), and κ of the intercept."""
     identity = np.eye(whitening.rank)
-    # of directions that no row determines, the variance stays that of the prior
-    uncertain = np.vstack([np.sqrt(alpha) * factor.half(identity), factor.null_coordinates(identity)])
-    spread = Spread(
-        whitening.expand(identity), whitening.expand(uncertain.T), uncertain @ mean, alpha + constant, np.ones(1)
-    )
-    left = rows - whitening.rank + float((uncertain**2).sum()) - float(constant > 0)
-    return Posterior(spread, left, alpha)
+    half, null = factor.half(identity), factor.null_coordinates(identity)
+    left = rows - whitening.rank + alpha * float((half**2).sum()) + len(null) - float(constant > 0)
+    prior, noisy = ((whitening.expand(rows_of.T), rows_of @ mean) for rows_of in (null, half))
+    return Posterior(whitening.expand(identity), prior, noisy, constant, left, alpha)

@@ -202,4 +202,4 @@ def qr_posterior(
         _, values, Vt = stacked.spectrum
         factor = SpectralFactor(values**2, Vt.T, values**2, dropped=stacked.null)
     mean = whitening.reduce(small.mean) if fit_intercept else np.zeros(whitening.rank)
-    return posterior_of_factor(factor, whitening, mean, rows, alpha, alpha / small.n if fit_intercept else 0.0)
+    return posterior_of_factor(factor, whitening, mean, rows, alpha, 1 / small.n if fit_intercept else 0.0)

@@ -88,13 +88,14 @@ class BlockPredictor(WithoutCaches, ABC):
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """Var[y|x] = k(x,x) − ‖Aᵀφ‖² + ‖Uᵀφ − u‖² + ℓ, of a Gaussian process whose mean is a fit (`solvers.posterior`)."""
+    """Var[y|x] = max(k(x,x) − ‖Aᵀφ‖² − ε, 0) + ‖Uᵀφ − u‖² + ℓ, of a fit (`solvers.posterior`)."""
 
     explained: Array  # A (p, r)
     uncertain: Array  # U (p, q)
     centre: Array  # u (q,)
     level: float  # ℓ
-    scale: Array  # (c,) factors of standard deviations: 1 for a kernel as given, or estimated
+    scale: Array  # (c,) factors of standard deviations
+    least: float = 0.0  # ε, what ℓ includes already
 
     @property
     def cost(self) -> MapCost:
@@ -105,7 +106,7 @@ class Spread:
     def variance(self, phi: Array, diagonal: Array) -> Array:
         """Compute Var[y|x] (b,) from φ (b, p) float64 and k(x, x) in `diagonal` (b,)."""
         explained, uncertain = phi @ self.explained, phi @ self.uncertain - self.centre
-        variance: Array = np.maximum(diagonal - np.einsum("ij,ij->i", explained, explained), 0)
+        variance: Array = np.maximum(diagonal - np.einsum("ij,ij->i", explained, explained) - self.least, 0)
         variance += np.einsum("ij,ij->i", uncertain, uncertain) + self.level
         return variance
 

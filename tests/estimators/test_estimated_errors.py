@@ -179,7 +179,13 @@ def test_refits_partial_fits_and_fewer_landmarks_estimate_their_error():
 @pytest.mark.parametrize("sigma, alpha, scale", [(1.0, 1e-2, 1e6), (2.0, 1e-4, 1.0), (3.0, 1e-5, 1e6)])
 def test_the_error_of_deviations_is_estimated(sigma, alpha, scale):
     alpha *= scale
-    given = {"kernel": scale * Gaussian(sigma), "alpha": alpha, "landmarks": Z, "fit_intercept": False}
+    given = {
+        "kernel": scale * Gaussian(sigma),
+        "alpha": alpha,
+        "landmarks": Z,
+        "fit_intercept": False,
+        "noise_variance": alpha,
+    }
     exact = KernelRidge(**given, dtype="float64").fit(X, CLASS)
     expected = exact.predict(X[:300], return_std=True)[1]
     model = KernelRidge(**given)

@@ -107,7 +107,7 @@ def test_sssl_with_random_features_is_ridge_on_the_eigenvectors_of_their_moments
 
 def test_the_standard_deviation_matches_linear_regression_on_the_features():
     settings = {"n_landmarks": P, "landmarks": "fourier", "random_state": 1, "fit_intercept": False}
-    model = KernelRidge(KERNEL, 0.2, **settings).fit(X, Y[:, 0])
+    model = KernelRidge(KERNEL, 0.2, noise_variance=0.2, **settings).fit(X, Y[:, 0])
     phi, new = (dense_features(model, A, P) for A in (X, NEW))
     inverse = np.linalg.inv(phi.T @ phi + 0.2 * np.eye(P))
     expected = np.sqrt(0.2 * np.einsum("ij,jk,ik->i", new, inverse, new) + 0.2)

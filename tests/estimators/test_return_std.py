@@ -30,6 +30,7 @@ every_kernel = pytest.mark.parametrize("kernel", POSITIVE.values(), ids=POSITIVE
 FORMS = {"exact": {}, "landmarks": {"landmarks": Z}}
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 SAME = {"kernel": bk.Gaussian(1.4), "alpha": ALPHA}
+GIVEN = {"alpha": ALPHA, "noise_variance": ALPHA}  # the process of covariance k
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 
@@ -49,7 +50,7 @@ def gaussian(A, B):
 @every_form
 @every_kernel
 def test_deviations_match_the_dense_process(kernel, form):
-    model = bk.KernelRidge(kernel, alpha=ALPHA, fit_intercept=False, **form).fit(X, y)
+    model = bk.KernelRidge(kernel, **GIVEN, fit_intercept=False, **form).fit(X, y)
     mean, std = model.predict(NEW, return_std=True)
     assert mean.shape == std.shape == (33,)
     assert mean.dtype == std.dtype == np.float64
@@ -74,7 +75,7 @@ PROCESSES = {
 
 @pytest.mark.parametrize("kernel, process", PROCESSES.values(), ids=PROCESSES)
 def test_exact_fits_match_scikit_learn_with_weights_as_inverse_noise(kernel, process):
-    model = bk.KernelRidge(kernel, alpha=ALPHA, fit_intercept=False).fit(X, Y, sample_weight=WEIGHT)
+    model = bk.KernelRidge(kernel, **GIVEN, fit_intercept=False).fit(X, Y, sample_weight=WEIGHT)
     noise = ALPHA / WEIGHT
     theirs = GaussianProcessRegressor(process, alpha=noise, optimizer=None).fit(X, Y)
     mean, std = model.predict(NEW, return_std=True)
@@ -88,7 +89,7 @@ def test_exact_fits_match_scikit_learn_with_weights_as_inverse_noise(kernel, pro
 @ignore_rank_warnings
 def test_single_precision_blocks_give_three_digits(kernel, fit_intercept):
     rows, new, landmarks = (values.astype(np.float32) for values in (X, NEW, Z))
-    settings = {"kernel": kernel, "alpha": ALPHA, "landmarks": landmarks, "fit_intercept": fit_intercept}
+    settings = {"kernel": kernel, **GIVEN, "landmarks": landmarks, "fit_intercept": fit_intercept}
     model = bk.KernelRidge(**settings).fit(rows, y)
     assert model.dtype_ == "float32"
     double = bk.KernelRidge(**settings, dtype="float64").fit(rows, y).predict(new, return_std=True)[1]
@@ -138,7 +139,7 @@ def test_unlabelled_rows_of_a_corpus_do_not_change_deviations(make_corpus, form)
 def test_row_maps_apply_to_deviations(make_corpus, tmp_path):
     corpus = make_corpus(NEW, chunk_rows=11)
     steps = [bk.Rescaler(0.5), bk.Standardizer()]
-    model = make_pipeline(*steps, bk.KernelRidge(bk.Linear(), alpha=ALPHA, fit_intercept=False)).fit(X, y)
+    model = make_pipeline(*steps, bk.KernelRidge(bk.Linear(), **GIVEN, fit_intercept=False)).fit(X, y)
     mapped = [(0.5 * rows - (0.5 * X).mean(0)) / (0.5 * X).std(0) for rows in (X, NEW)]
     expected = np.sqrt(variance(reference.linear, {}, rows=mapped[0], new=mapped[1]))
     assert_allclose(model.predict(corpus, return_std=True)[1].compute(), expected, rtol=1e-9)
@@ -200,35 +201,134 @@ def test_deviations_of_an_indefinite_kernel_are_refused(form, make_corpus, tmp_p
     assert_array_equal(model.predict(NEW), before)
 
 
-@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
+@pytest.mark.parametrize("alpha", [1e-3, 0.3, "gcv"])
+@pytest.mark.parametrize("weight", [None, WEIGHT, 1000 * WEIGHT], ids=["", "weights", "large weights"])
 @pytest.mark.parametrize("fit_intercept", [False, True])
-@every_form
-def test_with_a_chosen_penalty_the_noise_is_that_of_the_residuals(form, fit_intercept, weight):
-    settings = {"kernel": bk.Gaussian(1.4), "fit_intercept": fit_intercept, **form}
-    model = bk.KernelRidge(alpha="gcv", **settings).fit(X, Y, weight)
-    given = bk.KernelRidge(alpha=model.alpha_, **settings).fit(X, np.eye(N), weight)  # whose predictions are H
+def test_with_landmarks_the_noise_is_that_of_the_residuals(fit_intercept, weight, alpha):
     w = np.ones(N) if weight is None else weight
-    noise = (w[:, None] * (model.predict(X) - Y) ** 2).sum(axis=0) / (N - np.trace(given.predict(X)))
-    k = gaussian(Z, Z)
-    missing = 1 - np.average((gaussian(X, Z) @ np.linalg.inv(k) * gaussian(X, Z)).sum(axis=1), weights=w) if form else 0
-    unit = given.predict(NEW, return_std=True)[1][:, :1]
-    assert_allclose(model.predict(NEW, return_std=True)[1], unit * np.sqrt(noise / (model.alpha_ + missing)), rtol=1e-6)
+    settings = {"kernel": bk.Gaussian(1.4), "fit_intercept": fit_intercept, "landmarks": Z}
+    model = bk.KernelRidge(alpha=alpha if alpha == "gcv" else alpha * w.mean(), **settings).fit(X, Y, weight)
+    given = bk.KernelRidge(alpha=model.alpha_, **settings)
+    H = given.fit(X, np.eye(N), weight).predict(X)
+    noise = (w[:, None] * (model.predict(X) - Y) ** 2).sum(axis=0) / (N - np.trace(H))
+    B, new, inverse = gaussian(X, Z), gaussian(NEW, Z), np.linalg.inv(gaussian(Z, Z))
+    missing = np.average(1 - (B @ inverse * B).sum(axis=1), weights=w)
+    beyond = np.maximum(1 - (new @ inverse * new).sum(axis=1) - missing, 0) / (model.alpha_ + missing)
+    whitened = np.linalg.cholesky(inverse)
+    phi, at = B @ whitened, new @ whitened
+    centre = np.average(phi, axis=0, weights=w) if fit_intercept else np.zeros(M)
+    G = (phi - centre).T @ (w[:, None] * (phi - centre)) + model.alpha_ * np.eye(M)
+    known = ((at - centre) @ np.linalg.inv(G) * (at - centre)).sum(axis=1) + fit_intercept / w.sum()
+    expected = np.sqrt((beyond + known + 1 / w.mean())[:, None] * noise)
+    assert_allclose(model.predict(NEW, return_std=True)[1], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("leaves", [0, 6])
-def test_nine_in_ten_observations_are_within_the_bands_of_their_width(leaves):
-    def draw(n):
-        rows = rng.uniform(size=(n, 2))
-        f = np.sin(9 * rows[:, 0]) * np.cos(7 * rows[:, 1])
-        return rows, np.column_stack([100 * f + 10 * rng.normal(size=n), f**2 + 0.3 * rng.normal(size=n)])
+@pytest.mark.parametrize("weight", [None, WEIGHT, np.where(np.arange(N) % 3, 1000 * WEIGHT, 0)])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("alpha", [1e-9, 0.3])
+def test_exact_fits_take_the_errors_of_rows_that_are_left_out(fit_intercept, weight, alpha):
+    w = np.ones(20) if weight is None else weight[:20]
+    kept = np.flatnonzero(w)
+    model = bk.KernelRidge(
+        bk.Gaussian(1.4), alpha * w.mean(), noise_variance=alpha * w.mean(), fit_intercept=fit_intercept
+    )
+    squares = np.zeros(2)
+    for row in kept:
+        others = kept[kept != row]
+        mean, std = model.fit(X[others], Y[others], w[others]).predict(X[[row]], return_std=True)
+        squares += ((Y[row] - mean[0]) ** 2 / (std[0] ** 2 + model.alpha_ * (1 / w[row] - 1))) / len(kept)
+    unit = model.fit(X[:20], Y[:20], w).predict(NEW, return_std=True)[1] ** 2
+    unit += model.alpha_ * (1 / w[kept].mean() - 1)
+    estimated = model.set_params(noise_variance=None).predict(NEW, return_std=True)[1]
+    assert_allclose(estimated, np.sqrt(unit * squares), rtol=1e-5)
 
-    model = bk.KernelRidge(bk.Matern(0.3, nu=1.5), n_landmarks=120, alpha="gcv", random_state=0)
-    if leaves:
-        model = bk.PartitionedRegressor(model, leaves, posterior=True, random_state=0)
-    (rows, targets), (new, unseen) = draw(2400), draw(3000)
-    mean, std = model.fit(rows, targets).predict(new, return_std=True)
-    within = (np.abs(mean - unseen) < 1.645 * std).mean(axis=0)
-    assert_allclose(within, 0.9, atol=0.03)
+
+def bump(rows):
+    return np.sin(9 * rows[:, 0]) * np.cos(7 * rows[:, 1])
+
+
+def noisy(rows, f, noise):
+    return rows, f + noise * rng.normal(size=f.shape)
+
+
+def two_targets(n):
+    rows = rng.uniform(size=(n, 2))
+    return noisy(rows, np.column_stack([100 * bump(rows), bump(rows) ** 2]), np.array([10, 0.3]))
+
+
+def clusters(n):
+    rows = rng.normal(size=(20, 3))[rng.integers(0, 20, n)] + 0.01 * rng.normal(size=(n, 3))
+    return noisy(rows, np.sin(rows[:, 0]), 0.3)
+
+
+TABLES = {
+    "two targets": two_targets,
+    "varying noise": lambda n: noisy(rows := rng.uniform(size=(n, 2)), bump(rows), 0.1 + rows[:, 0]),
+    "heavy tails": lambda n: noisy(rows := rng.standard_t(3, size=(n, 4)), np.sin(rows[:, 0]), rng.gamma(2, size=n)),
+    "clusters": clusters,
+    "noise alone": lambda n: noisy(rng.uniform(size=(n, 2)), np.full(n, 7.0), 1e3),
+    "hardly any noise": lambda n: noisy(rows := rng.uniform(size=(n, 2)), bump(rows), 1e-2),
+    "a sine": lambda n: noisy(rows := rng.uniform(0, 6, size=(n, 1)), 50 * np.sin(rows[:, 0]), 20),
+}
+MATERN = {"kernel": bk.Matern(0.5, nu=1.5), "random_state": 0}
+SEARCHED = {"kernel__sigma": [0.2, 0.5, 1.0], "alpha": np.geomspace(1e-3, 10, 5)}
+MODELS = {
+    "a number": lambda: bk.KernelRidge(**MATERN, alpha=1.0, n_landmarks=120),
+    "a small number": lambda: bk.KernelRidge(**MATERN, alpha=1e-3, n_landmarks=120),
+    "gcv": lambda: bk.KernelRidge(**MATERN, alpha="gcv", n_landmarks=120),
+    "exact": lambda: bk.KernelRidge(**MATERN, alpha=0.1),
+    "searched": lambda: bk.SweepSearchCV(bk.KernelRidge(**MATERN, n_landmarks=120), SEARCHED, cv=3),
+    "leaves": lambda: bk.PartitionedRegressor(MODELS["gcv"](), 4, posterior=True, random_state=0),
+    "leaves of a small number": lambda: bk.PartitionedRegressor(
+        MODELS["a small number"](), 4, posterior=True, random_state=0
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning")
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("name", MODELS)
+def test_nine_in_ten_observations_are_within_the_bands_of_their_width(name, table):
+    X, y = TABLES[table](3200)
+    rows = slice(0, 600 if name == "exact" else 1200)
+    model = MODELS[name]().fit(X[rows], y[rows])
+    mean, std = getattr(model, "best_estimator_", model).predict(X[1200:], return_std=True)
+    within = (np.abs(mean - y[1200:]) < 1.645 * std).mean(axis=0)
+    assert_allclose(within, 0.9, atol=0.05)
+
+
+FITS = {
+    "all rows met": {"alpha": 1e-6},
+    "all rows met, all landmarks": {"alpha": 1e-6, "landmarks": X[::2]},
+    "no penalty": {"kernel": "linear", "alpha": 0, "landmarks": X[:8]},
+    "as many landmarks as rows": {"kernel": "linear", "alpha": 0, "landmarks": X[:D]},
+}
+
+
+@ignore_rank_warnings
+@pytest.mark.parametrize("options", FITS.values(), ids=FITS)
+def test_fits_that_meet_their_rows_or_have_no_penalty_have_deviations_of_the_size_of_errors(options):
+    new = np.random.default_rng(1).normal(size=(500, D))
+    noise = 0.3 * np.random.default_rng(2).normal(size=(N // 2 + 500))
+    truth = np.concatenate([X[::2], new])[:, 0] + noise
+    mean, std = (
+        bk.KernelRidge(**{"kernel": bk.Gaussian(3.0), **options})
+        .fit(X[::2], truth[: N // 2])
+        .predict(new, return_std=True)
+    )
+    ratio = np.sqrt(np.mean((mean - truth[N // 2 :]) ** 2) / np.mean(std**2))
+    assert 0.5 < ratio < 2
+
+
+@every_form
+def test_a_noise_variance_scales_the_kernel_and_fits_the_penalty(form):
+    model = bk.KernelRidge(**SAME, noise_variance=ALPHA, **form).fit(X, Y)
+    unit = model.predict(NEW, return_std=True)[1]
+    model.set_params(noise_variance=[4 * ALPHA, 9 * ALPHA])
+    assert_allclose(model.predict(NEW, return_std=True)[1], unit * [2, 3], rtol=1e-12)
+    for wrong in (0, -1.0, [1.0, 2.0, 3.0], [1.0, float("nan")]):
+        with pytest.raises(ConfigError, match="noise_variance: expected a number above 0 or one for each of 2 targets"):
+            model.set_params(noise_variance=wrong).predict(NEW, return_std=True)
 
 
 OTHERS = {

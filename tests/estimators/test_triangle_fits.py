@@ -74,7 +74,8 @@ def test_classifiers_refit_from_the_r_factor_and_add_rows_to_moments(tmp_path):
 
 @pytest.mark.parametrize("sigma, alpha, intercept", [(4.0, 1e-5, False), (6.0, 1e-8, True)])
 def test_deviations_come_from_the_r_factor_and_saved_ones_are_accurate_or_warn(tmp_path, sigma, alpha, intercept):
-    model = KernelRidge(Gaussian(sigma), alpha, n_landmarks=M, fit_intercept=intercept, random_state=2).fit(X, y)
+    settings = {"n_landmarks": M, "fit_intercept": intercept, "random_state": 2}
+    model = KernelRidge(Gaussian(sigma), alpha, noise_variance=alpha, **settings).fit(X, y)
     assert model.fit_report()["sums"] == "qr"
     K, Z = model.kernel_, model.landmarks_
     T = whiten(K(Z), warn=False)

@@ -17,7 +17,7 @@ AT = np.linspace(0, 20, 57)
 @pytest.mark.parametrize("kernel, gamma", [(SquaredExponential(), 1e-4), (SquaredExponential(2.5, 0.3, 0.01), 0.2)])
 def test_the_printed_hyper_parameters_are_mapped(kernel, gamma):
     sigma, alpha = kernel.mapped(gamma)
-    model = KernelRidge(Gaussian(sigma), alpha=alpha, fit_intercept=False).fit(X[:, None], Y)
+    model = KernelRidge(Gaussian(sigma), alpha=alpha, noise_variance=alpha, fit_intercept=False).fit(X[:, None], Y)
     mean, std = model.predict(AT[:, None], return_std=True)
     difference = X[:, None] - X[None, :]
     K = kernel.g2 * np.exp(-kernel.A * difference**2) + kernel.w2 * np.eye(len(X))
@@ -34,7 +34,7 @@ def test_draws_have_the_mean_and_the_deviation_of_the_posterior():
     kernel, gamma = SquaredExponential(1.5, 0.1, 0.0), 0.05
     draws = posterior_draws(X, Y, AT, kernel, gamma, 4000, 1)
     sigma, alpha = kernel.mapped(gamma)
-    model = KernelRidge(Gaussian(sigma), alpha=alpha, fit_intercept=False).fit(X[:, None], Y)
+    model = KernelRidge(Gaussian(sigma), alpha=alpha, noise_variance=alpha, fit_intercept=False).fit(X[:, None], Y)
     mean, std = model.predict(AT[:, None], return_std=True)
     f_std = np.sqrt(kernel.g2 * std**2 - gamma)  # of the function, without the noise of an observation
     assert np.abs((draws.mean(axis=0) - mean) / f_std).max() < 5 / np.sqrt(4000)
