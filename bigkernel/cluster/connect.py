@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import dask
 from distributed import Client, LocalCluster
@@ -44,7 +44,7 @@ def connect(
     Parameters
     ----------
     cluster : "local", an address ("tcp://…", "tls://…"), a YAML file, what `cluster_file.cluster_of` gives, or a client
-        that exists: it is given back with the plugins that jobs want, and remains the caller's.
+        that exists: it gets the plugins that jobs want, and stays open when what is returned is closed.
     workers : int or None
         Processes of a local cluster, of each host by SSH, or jobs of SLURM; None: one a processor, one, one.
     memory_limit : bytes, text such as "2GiB", or None (`bigkernel.memory-limit-bytes`)
@@ -75,7 +75,9 @@ def connect(
             raise ConfigError(
                 f"{given[0]}: not used with a client, whose cluster already exists; leave out {', '.join(given)}"
             )
-        return _with_plugins(cluster)
+        _add_plugins(cluster)
+        lent: Any = _LentClient(cluster)
+        return lent
     return _held(_opened(_described(cluster, own, dashboard)))
 
 
@@ -97,7 +99,31 @@ def _held(opened: AbstractContextManager[Client]) -> Client:
     return client
 
 
-def _with_plugins(client: Client) -> Client:
+class _LentClient:
+    """A client of the caller: `with` makes it the current one, and neither a block nor `close` closes it."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._blocks: list[AbstractContextManager[None]] = []
+
+    __class__: Any = property(lambda self: self._client.__class__)  # what isinstance looks at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def __enter__(self) -> Self:
+        self._blocks.append(self._client.as_current())
+        self._blocks[-1].__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._blocks.pop().__exit__(*error)
+
+    def close(self, *args: Any, **kwargs: Any) -> None:
+        """Leave the client open."""
+
+
+def _add_plugins(client: Client) -> None:
     """Add the plugins that jobs need to a client; raise `ConfigError` if it is asynchronous or closed."""
     if client.asynchronous:
         raise ConfigError(
@@ -111,7 +137,6 @@ def _with_plugins(client: Client) -> Client:
     for plugin in (Undisturbed(), OneBlasThread()):
         client.register_plugin(plugin)
     install_monitor(client, shown=settings().monitor)
-    return client
 
 
 @contextmanager
