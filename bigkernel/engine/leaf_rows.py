@@ -18,7 +18,7 @@ from bigkernel.data.atomic_write import replacing
 from bigkernel.engine.rows import Rows, Source
 from bigkernel.errors import DataError
 from bigkernel.statistics.blend import Tree
-from bigkernel.statistics.moments import add
+from bigkernel.statistics.moments import Targets, add, require_weights
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
@@ -31,18 +31,19 @@ class LeafRows:
 
     prepares: ClassVar[bool] = True  # it takes little time, beside the sweep that follows
     tree: Tree
+    targets: Targets
     path: str = field(metadata=NOT_COMPARED)
     starts: tuple[int, ...]  # first row of every chunk
     dtype: DType  # of a row as written, with the fields x, y, …, or of its number
     skips: bool  # bad rows have weight 0, and are left out
 
     @classmethod
-    def of(cls, tree: Tree, path: Path, rows: Rows, bounds: tuple[int, ...]) -> LeafRows:
+    def of(cls, tree: Tree, targets: Targets, path: Path, rows: Rows, bounds: tuple[int, ...]) -> LeafRows:
         """Return the statistic for rows between bounds."""
         written: dict[str, Source] = {"x": rows.x} | {key: rows.columns[key] for key in COLUMNS if key in rows.columns}
         fields = [(name, source.dtype, source.shape[1:]) for name, source in written.items()]
         dtype: DType = np.dtype(np.int64) if rows.in_memory else np.dtype(fields)
-        return cls(tree, str(path), bounds[:-1], dtype, rows.bad_rows == "skip")
+        return cls(tree, targets, str(path), bounds[:-1], dtype, rows.bad_rows == "skip")
 
     def zero(self) -> Accumulator:
         return {"rows": np.zeros(self.tree.n_leaves)}
@@ -55,6 +56,9 @@ class LeafRows:
         return Footprint(2.0 * d * self.tree.n_leaves.bit_length(), 8, most * (16 * d + 4 * self.dtype.itemsize + 64))
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
+        self.targets.labelled_in(chunk)  # errors name rows of the input, not of a leaf
+        if chunk.weight is not None:
+            require_weights(np.asarray(chunk.weight, np.float64), chunk.start)
         x = chunk.load(slice(None), self.tree.directions.shape[1], np.float64)
         members = [places for places, _ in self.tree.leaves(x)]
         if self.skips and chunk.weight is not None:
@@ -79,7 +83,8 @@ class LeafRows:
             )
         ends = np.cumsum(counts)
         sums = [
-            zlib.crc32(rows[end - count : end].view(np.uint8).data) for count, end in zip(counts, ends, strict=True)
+            zlib.crc32(rows[end - count : end].view(np.uint8).data, start)  # no other chunk has this sum
+            for count, end in zip(counts, ends, strict=True)
         ]
         with replacing(self._file(start)) as scratch, open(scratch, "wb") as file:
             file.write(np.array([ends, sums], np.int64).data)
@@ -115,7 +120,10 @@ class LeafRows:
             first, end = int(ends[leaf - 1]) if leaf else 0, int(ends[leaf])
             at = 16 * self.tree.n_leaves + first * self.dtype.itemsize
             piece = np.fromfile(self._file(start), self.dtype, end - first, offset=at)
-            if zlib.crc32(piece.view(np.uint8).data) != sums[leaf]:
-                raise DataError(f"{self._file(start)}: the rows of leaf {leaf + 1} were changed; start a new run")
+            if zlib.crc32(piece.view(np.uint8).data, start) != sums[leaf]:
+                raise DataError(
+                    f"{self._file(start)}: the rows of leaf {leaf + 1} were changed; remove this file and resume, "
+                    "which writes it again"
+                )
             pieces.append(piece)
         return np.concatenate(pieces)

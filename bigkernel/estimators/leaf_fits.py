@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,11 +26,11 @@ from bigkernel.data.fingerprint import fingerprint
 from bigkernel.engine.leaf_rows import COLUMNS, LeafRows
 from bigkernel.engine.rows import NumpySource, Rows, Source, SparseSource
 from bigkernel.engine.sweep import Execution, execution
-from bigkernel.errors import ConfigError, DataError
+from bigkernel.errors import ConfigError, DataError, ModelRejectedError
 from bigkernel.estimators.base import last_step
 from bigkernel.estimators.blended import Parameter, member_of
 from bigkernel.kernels.feature_maps import IdentityMap
-from bigkernel.models.file import LIMIT_BYTES, Packing, opened, unpack, write_file
+from bigkernel.models.file import LIMIT_BYTES, Packing, opened, require, unpack, write_file
 from bigkernel.models.predictor import kind_of
 from bigkernel.statistics.blend import Member
 from bigkernel.statistics.moments import Targets, add
@@ -141,16 +142,18 @@ class LeafFits:
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         for leaf in range(chunk.start, chunk.start + len(chunk)):
+            total["leaves"] += 1
+            if self._is_intact(leaf):  # of a run that has lost others
+                continue
             with chunk.work.stage("read"):
                 rows = self.rows.select(self.source.rows_of(leaf))
             with chunk.work.stage("fit leaves"), _WARNINGS.recording() as caught:
                 # the sweeps inside are no steps of this job
                 fitted = Context().run(self._fit, leaf, rows)
             packing = Packing(kind_of)
-            said = {"leaf": packing.pack(fitted, "leaf"), "warnings": caught}
+            said = {"of": [self.job, leaf], "leaf": packing.pack(fitted, "leaf"), "warnings": caught}
             with chunk.work.stage("write"):
                 write_file(self._file(leaf), said, packing.arrays)
-            total["leaves"] += 1
 
     def _fit(self, leaf: int, rows: Rows) -> Member:
         execution.set(Execution("serial"))
@@ -179,23 +182,38 @@ class LeafFits:
     def _file(self, leaf: int) -> Path:
         return Path(self.source.path) / f"{leaf}.leaf"
 
+    @cached_property
+    def job(self) -> str:
+        """What the files of these leaves say that they belong to."""
+        return fingerprint(self)
+
+    def _load(self, leaf: int) -> tuple[Member, list[list[str]]]:
+        """Read a fitted leaf and its warnings; raise if the file is missing, damaged or that of another leaf."""
+        with opened(self._file(leaf), limit_bytes=LIMIT_BYTES) as contents:
+            require(contents.values["of"] == [self.job, leaf], f"expected leaf {leaf + 1} of this fit, found another")
+            return unpack(contents.values["leaf"], kind_of, contents), contents.values["warnings"]
+
+    def _is_intact(self, leaf: int) -> bool:
+        try:
+            self._load(leaf)
+        except (DataError, ModelRejectedError):
+            return False
+        return True
+
     def is_complete(self) -> bool:
-        """Return whether the file of every leaf is there."""
-        return all(self._file(leaf).is_file() for leaf in range(len(self.models)))
+        """Return whether the file of every leaf is there and intact."""
+        return all(map(self._is_intact, range(len(self.models))))
 
     def read(self, ignored: type[Warning] | None) -> tuple[Member, ...]:
-        """Read the fitted leaves, and repeat their warnings, each kind once, but the ignored one.
-
-        Raises if a file is missing or damaged.
-        """
+        """Read the fitted leaves, and repeat their warnings, each kind once, but the ignored one."""
         leaves, warned = [], dict[type[Warning], list[str]]()
         for leaf in range(len(self.models)):
-            with opened(self._file(leaf), limit_bytes=LIMIT_BYTES) as contents:
-                leaves.append(unpack(contents.values["leaf"], kind_of, contents))
-                for module, name, text in contents.values["warnings"]:
-                    kind = getattr(sys.modules.get(module), name, None)
-                    known = kind if isinstance(kind, type) and issubclass(kind, Warning) else RuntimeWarning
-                    warned.setdefault(known, []).append(text)
+            member, caught = self._load(leaf)
+            leaves.append(member)
+            for module, name, text in caught:
+                kind = getattr(sys.modules.get(module), name, None)
+                known = kind if isinstance(kind, type) and issubclass(kind, Warning) else RuntimeWarning
+                warned.setdefault(known, []).append(text)
         for kind, texts in warned.items():
             if kind is not ignored:
                 others = f" ({len(texts)} such warnings from {len(leaves)} leaves)" if len(texts) > 1 else ""

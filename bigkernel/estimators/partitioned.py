@@ -160,7 +160,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
         self._require_rows(data)
         rng = check_random_state(self.random_state)
         with _directory() as directory:
-            source, counts = self._route(data.rows, directory, rng)
+            source, counts = self._route(data, directory, rng)
             leaves = self._fit_leaves(self._fits(data, source, counts, rng), data.rows)
         return BlendFit(data.inputs, Blend(source.tree, leaves, data.inputs.classes))
 
@@ -171,12 +171,13 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
                 f"{self.n_leaves} leaves"
             )
 
-    def _route(self, rows: Rows, directory: Path, rng: np.random.RandomState) -> tuple[LeafRows, Array]:
+    def _route(self, data: Training, directory: Path, rng: np.random.RandomState) -> tuple[LeafRows, Array]:
         """Grow the tree on a sample, and write rows by leaf; return what reads them, and their numbers (L,)."""
+        rows = data.rows
         count = min(self.n_samples, len(rows), max(2 * self.n_leaves, _SAMPLE_BYTES // (8 * rows.shape[1])))
         sample = rows.take(draw_rows(rows, count, rng))
         tree = grow(sample, self.n_leaves, self.overlap)
-        source = LeafRows.of(tree, directory, rows, rows.bounds(settings()))
+        source = LeafRows.of(tree, as_targets(data), directory, rows, rows.bounds(settings()))
         shared = sum(len(places) for places, _ in tree.leaves(sample)) / len(sample)
         require_free(directory, int(shared * len(rows) * source.dtype.itemsize), "the rows of leaves")
         counts = sweep(rows, source, what="route").total["rows"]
@@ -238,7 +239,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
         tree = Tree(np.zeros((self.n_leaves - 1, data.rows.shape[1])), *np.zeros((2, self.n_leaves - 1)))
         each = -(-len(data.rows) // self.n_leaves)
         counts = np.full(self.n_leaves, int(each * (1 + self.overlap) ** np.log2(self.n_leaves)))
-        source = LeafRows.of(tree, Path(), data.rows, (0,))
+        source = LeafRows.of(tree, as_targets(data), Path(), data.rows, (0,))
         fits = self._fits(data, source, counts, np.random.RandomState(0))
         steps = plan_sweep(Rows(LeafNumbers(self.n_leaves), name=data.rows.name), fits)
         read = len(data.rows) * data.rows.row_bytes

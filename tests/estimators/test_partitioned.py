@@ -257,9 +257,12 @@ def test_warnings_of_leaves_on_workers_reach_the_driver(client, rows, tmp_path):
         PartitionedRegressor(flat, 4, random_state=0).fit(corpus)
 
 
-@pytest.mark.parametrize("removed", ["rows", "damage"])
+@pytest.mark.parametrize("removed", ["rows", "damage", "swap"])
 def test_files_of_a_run_are_written_again_or_refused(removed, rows, tmp_path, monkeypatch):
-    corpus, model = write_corpus(tmp_path / "corpus", *rows), PartitionedRegressor(RIDGE, 3, random_state=0)
+    corpus, model = (
+        write_corpus(tmp_path / "corpus", *rows, chunk_rows=400),
+        PartitionedRegressor(RIDGE, 3, random_state=0),
+    )
     fit = LeafFits.update
 
     def stop(self, total, chunk):
@@ -272,8 +275,12 @@ def test_files_of_a_run_are_written_again_or_refused(removed, rows, tmp_path, mo
         clone(model).fit(corpus)
     monkeypatch.undo()
     files = list((tmp_path / "run").rglob("*.rows"))
-    assert files
-    for file in files:
+    assert len(files) == 3
+    if removed == "swap":
+        first, second = files[0].read_bytes(), files[1].read_bytes()
+        files[0].write_bytes(second)
+        files[1].write_bytes(first)
+    for file in files * (removed != "swap"):
         if removed == "rows":
             file.unlink()
         else:
@@ -281,12 +288,48 @@ def test_files_of_a_run_are_written_again_or_refused(removed, rows, tmp_path, mo
             content[-1] ^= 1
             file.write_bytes(content)
     with executing("serial", run=tmp_path / "run", resume=True):
-        if removed == "damage":
-            with pytest.raises(DataError, match="rows of leaf 3 were changed; start a new run"):
+        if removed != "rows":
+            with pytest.raises(DataError, match=r"rows of leaf \d were changed; remove this file and resume"):
                 clone(model).fit(corpus)
         else:
             found = clone(model).fit(corpus)
             np.testing.assert_array_equal(found.predict(rows[0]), clone(model).fit(corpus).predict(rows[0]))
+
+
+@pytest.mark.parametrize("fault, lost", [("swapped", 2), ("damaged", 1), ("removed", 1), ("of another fit", 1)])
+def test_leaves_that_a_run_has_lost_are_fitted_again_and_no_others(fault, lost, rows, tmp_path, monkeypatch):
+    corpus, model = write_corpus(tmp_path / "corpus", *rows), PartitionedRegressor(RIDGE, 3, random_state=0)
+    for run, seed in (("run", 0), ("other", 1)):
+        with executing("serial", run=tmp_path / run):
+            clone(model).set_params(random_state=seed).fit(corpus)
+    first, second, _ = sorted((tmp_path / "run").rglob("*.leaf"))
+    content = first.read_bytes()
+    if fault == "swapped":
+        first.write_bytes(second.read_bytes())
+        second.write_bytes(content)
+    elif fault == "damaged":
+        first.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif fault == "removed":
+        first.unlink()
+    else:
+        first.write_bytes(next((tmp_path / "other").rglob(first.name)).read_bytes())
+    expected, fits, fit = clone(model).fit(corpus).predict(rows[0]), [], KernelRidge.fit
+    monkeypatch.setattr(KernelRidge, "fit", lambda *args: (fits.append(1), fit(*args))[1])
+    with executing("serial", run=tmp_path / "run", resume=True):
+        found = clone(model).fit(corpus).predict(rows[0])
+    np.testing.assert_array_equal(found, expected)
+    assert len(fits) == lost
+
+
+def test_errors_of_lazy_rows_name_rows_of_the_input(rows):
+    X, y = rows
+    lazy, weight, targets = da.from_array(X, chunks=(300, 3)), np.ones(1200), np.column_stack([y, y])
+    weight[777], targets[777, 0] = -1, np.nan
+    model = PartitionedRegressor(RIDGE, 4, random_state=0)
+    with pytest.raises(DataError, match=r"^weight: .* found -1.0 in row 777"):
+        model.fit(lazy, da.from_array(y, chunks=300), sample_weight=da.from_array(weight, chunks=300))
+    with pytest.raises(DataError, match=r"^y: row 777 has 1 of 2 targets"):
+        model.fit(lazy, da.from_array(targets, chunks=(300, 2)))
 
 
 def test_the_plan_tells_the_rows_and_the_memory(rows, tmp_path):
