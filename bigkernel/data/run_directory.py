@@ -86,7 +86,10 @@ class Run:
         manifest = self.root / "manifest.json"
         if manifest.exists():
             if not resume:
-                raise DataError(f"{self.path}: already holds a run; resume it or choose another directory")
+                raise DataError(
+                    f"{self.path}: already holds a run; --resume (in Python resume=True) continues it; or choose "
+                    "another directory"
+                )
             recorded = self._job()
             for name in sorted({*job, *recorded}):
                 if job.get(name) != recorded.get(name):

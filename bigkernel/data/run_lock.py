@@ -154,7 +154,7 @@ def require_free_lock(directory: str | os.PathLike[str]) -> None:
         )
     raise RunLockedError(
         f"{os.fspath(directory)}: in use by {holder_name(holder)} since {holder['since']}; wait for it to end, or "
-        "choose another directory"
+        "choose another directory; --resume (in Python resume=True) continues a run"
     )
 
 

@@ -210,7 +210,7 @@ class OnSphere(RowTransformer):
 
     Parameters
     ----------
-    latitude, longitude : names or positions of columns, in degrees
+    latitude, longitude : names or positions of columns, in degrees; a latitude beyond ±90 raises `DataError`
     radius : float, in the unit of the kernel's width: 6371 for kilometres on Earth
 
     Examples
@@ -272,9 +272,15 @@ class Periodic(RowTransformer):
         """Find the columns."""
         given = [self.columns] if isinstance(self.columns, str | int | np.integer) else [*self.columns]
         self.columns_ = np.array(_fit_positions(self, X, given), np.int64)
-        self.periods_ = np.broadcast_to(np.asarray(self.period, np.float64), len(given)).copy()
-        if not (self.periods_ > 0).all():
-            raise ConfigError(f"period: expected positive numbers, found {self.period!r}")
+        try:
+            periods = np.asarray(self.period, np.float64)
+        except (TypeError, ValueError):
+            periods = np.array(np.nan)
+        if periods.shape not in ((), (len(given),)) or not ((periods > 0) & (periods < np.inf)).all():
+            raise ConfigError(
+                f"period: expected a positive number, or one for each of {len(given)} columns, found {self.period!r}"
+            )
+        self.periods_ = np.broadcast_to(periods, len(given)).copy()
         return self
 
     def _row_map(self) -> RowMap:

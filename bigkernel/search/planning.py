@@ -42,7 +42,7 @@ from bigkernel.search.domain_scoring import Domains
 from bigkernel.search.judging import Work, value_sweeps
 from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import Scoring
-from bigkernel.search.splits import Partition, partitions
+from bigkernel.search.splits import Partition, partitions, refuse_groups
 from bigkernel.search.sweeps import Candidate, GridSweep, PlanLine, SearchData
 from bigkernel.statistics.moments import Targets
 
@@ -189,6 +189,8 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
     DataError
         Rows, targets or folds are invalid.
     """
+    if given.groups is not None:
+        refuse_groups(cv)
     classifier = is_classifier(everyone[0].last)
     prepared: list[Prepared] = []
     for members in _by_transforms(everyone):

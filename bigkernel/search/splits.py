@@ -6,6 +6,7 @@ sweep. In semi-supervised learning only labelled rows are folded, and unlabelled
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -88,6 +89,16 @@ def partitions(cv: object, rows: Rows, labelled: Array | None, *, classifier: bo
         "cv: expected a number of folds, a share of rows to hold out (below 1), 'domains', a splitter, an array of "
         f"folds or pairs (train, test), found {cv!r}"
     )
+
+
+def refuse_groups(cv: object) -> None:
+    """Raise `ConfigError` for a `cv` beside which given groups would have no effect."""
+    number = isinstance(cv, int | float | np.integer | np.floating) and cv != 0
+    if not (cv is None or number or hasattr(cv, "split") or getattr(cv, "by", "") == "group"):
+        raise ConfigError(
+            f"groups: not used with cv={reprlib.repr(cv)}, which says by itself which rows are tested together; leave "
+            "out one of them"
+        )
 
 
 def _several(count: int, what: str = "folds") -> int:

@@ -184,6 +184,11 @@ class Sphere(_Turned):
         return np.array([self.latitude, self.longitude])
 
     def points(self, x: Array) -> list[Array]:
+        if (beyond := np.abs(x[:, 0]) > 90.0001).any():  # but for rounding
+            raise DataError(
+                f"{self.name}: expected latitudes from -90 to 90 degrees, found {x[beyond, 0][0]:g} in column "
+                f"{self.latitude}; check that latitude and longitude have not changed places"
+            )
         up, east = np.deg2rad(x).T
         level = np.asarray(self.radius, x.dtype) * np.cos(up)
         return [level * np.cos(east), level * np.sin(east), np.asarray(self.radius, x.dtype) * np.sin(up)]

@@ -145,7 +145,7 @@ def test_a_score_with_a_run_is_resumed(here, run):
     for other in (again, plain):
         assert other | {"seconds": 0} == first | {"seconds": 0}
     assert [sweep["name"] for sweep in gather("r")["run"]["sweeps"]] == ["score"]
-    assert "resume it or choose another" in run("score", "a.model", "test.corpus", "--run", "r", code=3).stderr
+    assert "--resume (in Python resume=True)" in run("score", "a.model", "test.corpus", "--run", "r", code=3).stderr
 
 
 def test_many_classes_are_described_by_their_most_frequent_confusions():

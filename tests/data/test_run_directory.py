@@ -53,7 +53,7 @@ def test_a_finished_run_is_read_and_not_recomputed(tmp_path, touch, clean):
     first = sweep(as_rows(X), Sums(D, touch), client="serial", run=tmp_path / "run")
     computed = touch.starts()
     assert len(computed) == 5
-    with pytest.raises(DataError, match="already holds a run; resume it or choose another directory"):
+    with pytest.raises(DataError, match=r"already holds a run; --resume \(in Python resume=True\) continues it; or"):
         sweep(as_rows(X), Sums(D, touch), client="serial", run=tmp_path / "run")
     with dask.config.set({"bigkernel.stall-seconds": 77, "bigkernel.retries": 0}):  # settings that change no bit
         again = sweep(as_rows(X), Sums(D, touch), client="serial", run=tmp_path / "run", resume=True)

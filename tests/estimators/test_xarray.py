@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 import bigkernel as bk
 from bigkernel.cli import main
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import DataError
+from bigkernel.errors import ConfigError, DataError
 
 rng = np.random.default_rng(20260101)
 LAT, LON = np.linspace(-60, 60, 12), np.linspace(0, 345, 15)
@@ -175,11 +175,17 @@ def test_turned_columns_are_points_of_circles_and_spheres():
     assert_allclose(turned, [[1, 0, 0, 2, 0, 1], [2, -2, 0, 0, 0, -1]], atol=1e-15)
     lazy = bk.Periodic([3, 0], [24, 2]).fit_transform(da.from_array(X, chunks=(1, 4)))
     assert_allclose(lazy.compute()[:, 2:], [[0, 1, -1, 0], [0, -1, 1, 0]], atol=1e-15)
-    for wrong in (bk.OnSphere("up"), bk.OnSphere(0, 9), bk.Periodic(0, [-1.0])):
-        with pytest.raises(ValueError, match=r"expected (columns among|positive numbers)"):
+    periods = [[-1.0], [np.inf], [24, 2], [], ["day"], [[24.0]]]
+    periodic = [bk.Periodic([0, 1], [24]), *(bk.Periodic(0, period) for period in periods)]
+    for wrong in (bk.OnSphere("up"), bk.OnSphere(0, 9), *periodic):
+        with pytest.raises(ConfigError, match=r"expected (columns among|a positive number, or one for each)"):
             wrong.fit(X)
     with pytest.raises(DataError, match="expected distinct columns"):
         bk.OnSphere(1, 1).fit_transform(X)
+    model = make_pipeline(bk.OnSphere(0, 1), bk.KernelRidge(n_landmarks=2)).fit(X, X[:, 0])
+    for swapped in (X[:, [2, 1, 0, 3]], da.from_array(X[:, [2, 1, 0, 3]], chunks=(1, 4))):
+        with pytest.raises(DataError, match="expected latitudes from -90 to 90 degrees, found 180 in column 0"):
+            np.asarray(model.predict(swapped))
 
 
 def test_leaves_metrics_searches_and_domains_take_grids(tmp_path):

@@ -315,7 +315,7 @@ def require_taken_by_age(run, message):
 
 
 def test_f29_the_lock_of_another_host_is_taken_by_its_age(tmp_path, monkeypatch):
-    with locked(tmp_path), pytest.raises(RunLockedError, match="in use by process"):
+    with locked(tmp_path), pytest.raises(RunLockedError, match=r"in use by process .*; --resume .* continues a run"):
         Lock(tmp_path).acquire()
     lock = Lock(tmp_path)
     monkeypatch.setattr("bigkernel.data.run_lock.socket.gethostname", lambda: "elsewhere")

@@ -84,7 +84,7 @@ def test_an_interrupted_job_resumes_to_the_same_bits(done, tmp_path, monkeypatch
 @pytest.mark.slow
 def test_an_existing_run_is_refused_without_resume_and_for_another_job(done):
     run, _ = done
-    assert "already holds a run; resume it" in call(*SMALL, "--run", run, code=3).stderr
+    assert "already holds a run; --resume" in call(*SMALL, "--run", run, code=3).stderr
     assert "another job" in call(*SMALL, "--run", run, "--resume", "--sigma", "0.5", code=5).stderr
 
 

@@ -22,6 +22,7 @@ from bigkernel.estimators.fit_state import Inputs
 from bigkernel.events.job import SweepStarted, observe
 from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import chosen
+from bigkernel.streaming.folds import HashFolds
 
 rng = np.random.default_rng(404)
 N = 60
@@ -198,6 +199,10 @@ BEFORE = [
     (DataError, "cv: .*groups", {"cv": GroupKFold(3)}),
     (DataError, "cv: 3 folds of whole groups .* found 1 among", {"cv": 3, "fit": {"groups": np.ones(N)}}),
     (DataError, "cv: 3 folds of whole groups .* found 2 among", {"cv": 3, "fit": {"groups": EVERY % 2}}),
+    *(
+        (ConfigError, r"groups: not used with cv=.*; leave out one", {"cv": cv, "fit": {"groups": EVERY // 5}})
+        for cv in (EVERY % 3, [(EVERY[:40], EVERY[40:])], "domains", HashFolds(3), 0)
+    ),
     (DataError, "group: expected 60 values", {"fit": {"groups": np.ones(7)}}),
     (DataError, "expected one domain per row", {"cv": "domains", "fit": {"sample_domain": np.ones((N, 2))}}),
     (DataError, "group: expected numbers", {"fit": {"groups": np.array(["a", "b"] * (N // 2))}}),
