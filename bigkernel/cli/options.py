@@ -158,6 +158,24 @@ class Where:
     dashboard_port: int
     tls: str | None
 
+    @property
+    def own(self) -> dict[str, Any]:
+        """Options of the cluster, as `connect` takes them."""
+        return {"workers": self.workers, "memory_limit": self.memory_limit, "tls": self.tls and Path(self.tls)}
+
+    def limits(self) -> tuple[int | None, int]:
+        """Return the memory limit of a worker (bytes, None: unknown) and the number of workers; start none.
+
+        `ConfigError`: the file, packages, certificates or address with which they could not be started.
+        """
+        from bigkernel.cluster.connect import described
+        from bigkernel.cluster.dask_settings import memory_limit, n_workers
+
+        threads = self.cluster == "threads"
+        file = described("local" if threads else self.cluster, self.own, self.dashboard_port)
+        unknown = file.kind == "address" or (threads and self.memory_limit is None)
+        return None if unknown else memory_limit(file), 1 if unknown else n_workers(file)
+
     def announce(self) -> None:
         """Say on standard error what begins, before slow imports."""
         if self.cluster == "local":
@@ -173,7 +191,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def command(**options: Any) -> Any:
         where = Where(**{name: options.pop(name) for name in Where.__dataclass_fields__})
-        if not (options.get("as_json") or options.get("dry_run")):
+        if not any(options.get(name) for name in ("as_json", "dry_run", "no_time")):
             where.announce()
         return function(where=where, **options)
 
@@ -199,8 +217,7 @@ def execution(
         if where.cluster != "threads":
             from bigkernel.cluster.connect import connect
 
-            own: dict[str, Any] = {"workers": where.workers, "memory_limit": where.memory_limit, "tls": where.tls}
-            client = stack.enter_context(connect(where.cluster, dashboard=where.dashboard_port, **own))
+            client = stack.enter_context(connect(where.cluster, dashboard=where.dashboard_port, **where.own))
             if not quiet:
                 say(f"dashboard: {client.dashboard_link}", err=True)
         if not quiet and (run or where.cluster != "threads"):

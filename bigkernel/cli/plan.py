@@ -41,6 +41,7 @@ def plan(
     bigkernel plan train.corpus --landmarks 4000 --cluster local
     bigkernel plan train.corpus --landmarks 4000 --no-time
 
+    A plan that needs more than the --memory-limit of a worker is refused, as the fit would be.
     The time is estimated by a pilot, with a range: the fit starts where --cluster says, sweeps some thousands of its
     rows (or fits some --leaves), and is abandoned. Solves are not included. A fit of few rows is run whole.
     """
@@ -49,16 +50,21 @@ def plan(
     from bigkernel.data.corpus import open_corpus
     from bigkernel.engine.pilot import pilot
     from bigkernel.engine.process import driver_blas
+    from bigkernel.streaming.plan import Sharing
 
+    limit, workers = where.limits()
     opened = open_corpus(corpus)
     model, rows = build(opened, options), chosen_rows(opened, on_bad_rows)
     *before, last = [step for _, step in getattr(model, "steps", [("", model)])]
     base, planned = settings().worker_base_bytes, transformed(before, rows)
     steps: Plan = last.plan(planned)
+    sharing = Sharing(workers=workers)
+    if limit is not None and (no_time or where.cluster == "threads"):  # otherwise the pilot asks the workers
+        steps.check(limit, base, sharing)
     figures = {
         **steps.summary(),
         **(last.plan_solver(planned) if hasattr(last, "plan_solver") else {}),
-        "worker_bytes": steps.worker_bytes(base),
+        "worker_bytes": steps.worker_bytes(base, sharing),
         "process_bytes": base,
         "driver_blas_threads": driver_blas().threads,
     }
@@ -67,6 +73,7 @@ def plan(
             prepared = transformed(before, rows, learn=True)
             estimate = pilot(lambda: last.fit(prepared), flops=steps.flops, workers=on_workers)
         figures |= {**time_of(estimate), "not_timed": not_timed(before, last)}
+        figures["worker_bytes"] = estimate.worker_bytes or figures["worker_bytes"]
     if not as_json:
         figures = {name: value for name, value in figures.items() if value not in (None, [])}
     show(figures, as_json=as_json, title=f"plan: {options['method']} on {corpus}")

@@ -37,7 +37,7 @@ def attach(address: str, tls: Path | None, *, insecure: bool = False) -> Iterato
     `tls` is a directory of certificates, needed for tls:// and refused for others; `insecure` allows an unencrypted
     connection to another machine. A scheduler has 30 s to answer, or `bigkernel.stall-seconds` if that is less.
     """
-    _require_encrypted(address, tls, insecure=insecure)
+    require_encrypted(address, tls, insecure=insecure)
     security = Security() if tls is None else security_of(tls)
     seconds = min(30, settings().stall_seconds)
     with dask.config.set(PATIENT):
@@ -97,7 +97,7 @@ def _refusal(error: BaseException, tls: Path | None) -> str:
     )
 
 
-def _require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> None:
+def require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> None:
     """Raise an error for an invalid address, tls:// without certificates, or no TLS to another machine."""
     scheme, place = parse_address(address if "://" in address else f"tcp://{address}")
     try:

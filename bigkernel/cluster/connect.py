@@ -17,11 +17,11 @@ from typing import Any, Self
 import dask
 from distributed import Client, LocalCluster
 
-from bigkernel.cluster.attach import attach
+from bigkernel.cluster.attach import attach, require_encrypted
 from bigkernel.cluster.certificates import security_of
 from bigkernel.cluster.cluster_file import KINDS, ClusterFile, read_file, require_sizes
 from bigkernel.cluster.dask_settings import configuration, dashboard_port, environment_kept, memory_limit, start_seconds
-from bigkernel.cluster.launchers import launched
+from bigkernel.cluster.launchers import launched, require_launchable
 from bigkernel.config import settings
 from bigkernel.engine.process import OneBlasThread, Undisturbed, processors
 from bigkernel.errors import ConfigError, StalledError
@@ -78,7 +78,7 @@ def connect(
         _add_plugins(cluster)
         lent: Any = _LentClient(cluster)
         return lent
-    return _held(_opened(_described(cluster, own, dashboard)))
+    return _held(_opened(described(cluster, own, dashboard)))
 
 
 def _held(opened: AbstractContextManager[Client]) -> Client:
@@ -151,8 +151,11 @@ def _opened(file: ClusterFile) -> Iterator[Client]:
         yield client
 
 
-def _described(cluster: str | Path | ClusterFile, own: Mapping[str, Any], dashboard: int) -> ClusterFile:
-    """Return the cluster that a word, an address or a path names, with the arguments that apply to its kind."""
+def described(cluster: str | Path | ClusterFile, own: Mapping[str, Any], dashboard: int) -> ClusterFile:
+    """Return the cluster that a word, an address or a path names, with the arguments that apply to its kind.
+
+    Nothing is started or reached: `ConfigError` for an invalid file, a missing package, certificates and addresses.
+    """
     text = str(cluster)
     if isinstance(cluster, ClusterFile):
         file = cluster
@@ -166,6 +169,12 @@ def _described(cluster: str | Path | ClusterFile, own: Mapping[str, Any], dashbo
         chosen["dashboard"] = dashboard
     made = replace(file, **chosen)
     require_sizes(made)
+    if made.kind in ("ssh", "slurm"):
+        require_launchable(made)
+    elif made.kind == "address":
+        require_encrypted(made.address, made.tls, insecure=made.insecure)
+    if made.tls is not None:
+        security_of(made.tls)
     return made
 
 

@@ -15,6 +15,7 @@ from bigkernel.cluster.attach import PATIENT
 from bigkernel.cluster.cluster_file import ClusterFile, memory_bytes
 from bigkernel.config import settings
 from bigkernel.data.visible import log_of
+from bigkernel.engine.process import processors
 
 # read by BLAS libraries when they load, before any code of ours runs in a worker
 _ONE_THREAD = dict.fromkeys(
@@ -32,6 +33,12 @@ def start_seconds() -> int:
 def memory_limit(file: ClusterFile) -> int:
     """Return the memory limit in bytes of each worker of a cluster."""
     return settings().memory_limit_bytes if file.memory_limit is None else memory_bytes(file.memory_limit)
+
+
+def n_workers(file: ClusterFile) -> int:
+    """Return the number of workers that a cluster starts."""
+    each = file.workers or (processors() if file.kind == "local" else 1)
+    return each * max(1, len(file.hosts))
 
 
 def configuration(port: int) -> dict[str, Any]:

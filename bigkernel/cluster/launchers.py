@@ -22,7 +22,7 @@ from tornado.ioloop import PeriodicCallback
 
 import bigkernel
 from bigkernel.cluster.attach import attach, is_loopback
-from bigkernel.cluster.certificates import FILES, security_of
+from bigkernel.cluster.certificates import FILES
 from bigkernel.cluster.cluster_file import ClusterFile
 from bigkernel.cluster.dask_settings import configuration, dashboard_port, memory_limit, start_seconds, worker_lines
 from bigkernel.config import settings
@@ -38,13 +38,7 @@ _log = log_of(__name__)
 @contextmanager
 def launched(file: ClusterFile) -> Iterator[Client]:
     """Start scheduler and workers for a block; jobs of SLURM may wait in its queue meanwhile."""
-    ssh = file.kind == "ssh"
-    library = _imported("asyncssh" if ssh else "dask_jobqueue", file.kind)
-    if file.tls is None and not (ssh and all(map(is_loopback, file.hosts))):
-        raise ConfigError(
-            f"kind: {file.kind}: workers on other machines need certificates, as anyone who reaches a scheduler can "
-            "run code on it; create them in a shared directory (bigkernel certs DIR) and set tls: DIR"
-        )
+    ssh, library = file.kind == "ssh", require_launchable(file)
     port = dashboard_port(file.dashboard)
     config = configuration(port) | _encryption(file)
     if ssh:
@@ -67,6 +61,18 @@ def launched(file: ClusterFile) -> Iterator[Client]:
             with suppress(Exception):
                 sync(runner.loop, cluster.close, callback_timeout=_END_SECONDS)
             runner.stop()
+
+
+def require_launchable(file: ClusterFile) -> Any:
+    """Return the library that starts this kind; raise `ConfigError` if it, or certificates beyond loopback, lack."""
+    ssh = file.kind == "ssh"
+    library = _imported("asyncssh" if ssh else "dask_jobqueue", file.kind)
+    if file.tls is None and not (ssh and all(map(is_loopback, file.hosts))):
+        raise ConfigError(
+            f"kind: {file.kind}: workers on other machines need certificates, as anyone who reaches a scheduler can "
+            "run code on it; create them in a shared directory (bigkernel certs DIR) and set tls: DIR"
+        )
+    return library
 
 
 def dask_setup(scheduler: Scheduler) -> None:
@@ -94,7 +100,6 @@ def _encryption(file: ClusterFile) -> dict[str, Any]:
     """Return Dask's configuration of processes that read their certificates themselves."""
     if file.tls is None:
         return {}
-    security_of(file.tls)
     ca, cert, key = (str(file.tls.absolute() / name) for name in FILES)
     comm: dict[str, Any] = {"default-scheme": "tls", "require-encryption": True}
     comm |= {"tls.min-version": 1.3, "tls.ca-file": ca}

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bigkernel.engine.executor import SweepSpec
+from bigkernel.engine.preflight import check_cluster
 from bigkernel.engine.sweep import before_sweep, run_sweep
 from bigkernel.streaming.plan import Plan, Segment
 
@@ -47,13 +48,14 @@ class Estimate:
     # pilot_seconds, pilot_rows: what the pilot itself took, and rows that it swept; 0 where the whole job was run
     pilot_seconds: float
     pilot_rows: int
+    worker_bytes: int = 0  # announced peak of the fullest worker; 0 without workers, or where the whole job was run
 
 
 class _Stopped(BaseException):
     """Ends a job whose first long sweep was timed; `except Exception` in the job does not catch it."""
 
-    def __init__(self, plan: Plan, slots: int, pieces: list[Piece]) -> None:
-        self.plan, self.slots, self.pieces = plan, slots, pieces
+    def __init__(self, plan: Plan, slots: int, pieces: list[Piece], worker_bytes: int) -> None:
+        self.plan, self.slots, self.pieces, self.worker_bytes = plan, slots, pieces, worker_bytes
 
 
 def pilot(job: Callable[[], object], *, flops: float | None = None, workers: int | None = None) -> Estimate:
@@ -87,6 +89,7 @@ def pilot(job: Callable[[], object], *, flops: float | None = None, workers: int
         before_seconds=before,
         pilot_seconds=spent,
         pilot_rows=sum(piece.rows for piece in timed.pieces),
+        worker_bytes=timed.worker_bytes,
     )
 
 
@@ -109,12 +112,17 @@ def extrapolate(pieces: list[Piece], plan: Plan, slots: int, workers: int) -> tu
 
 def _stop_if_long(spec: SweepSpec) -> None:
     """Time pieces of a long sweep and end its job; do nothing before a short one, or one that prepares another."""
-    slots = min(spec.slots()[1], len(spec.plan.segments))
-    if spec.rows.x.segment_rows:  # of jobs, not of rows
-        jobs = replace(spec, plan=_piece(spec.plan, slots, 1), location=None, what="pilot")
-        raise _Stopped(spec.plan, slots, [_timed(jobs)])
-    if spec.plan.n_rows > LONG_ROWS and not getattr(spec.statistic, "prepares", False):
-        raise _Stopped(spec.plan, slots, _timed_pieces(spec, slots))
+    slots, jobs = min(spec.slots()[1], len(spec.plan.segments)), bool(spec.rows.x.segment_rows)  # of no rows
+    if not jobs and (spec.plan.n_rows <= LONG_ROWS or getattr(spec.statistic, "prepares", False)):
+        return
+    peak = 0
+    if spec.client is not None:  # refuses what the job would be refused for
+        peak = check_cluster(spec.client, spec.rows, spec.plan, spec.config, owner=spec.owner).announced
+    if jobs:
+        pieces = [_timed(replace(spec, plan=_piece(spec.plan, slots, 1), location=None, what="pilot"))]
+    else:
+        pieces = _timed_pieces(spec, slots)
+    raise _Stopped(spec.plan, slots, pieces, peak)
 
 
 def _timed_pieces(spec: SweepSpec, slots: int) -> list[Piece]:

@@ -6,7 +6,6 @@ sweep. In semi-supervised learning only labelled rows are folded, and unlabelled
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -94,10 +93,11 @@ def partitions(cv: object, rows: Rows, labelled: Array | None, *, classifier: bo
 def refuse_groups(cv: object) -> None:
     """Raise `ConfigError` for a `cv` beside which given groups would have no effect."""
     number = isinstance(cv, int | float | np.integer | np.floating) and cv != 0
-    if not (cv is None or number or hasattr(cv, "split") or getattr(cv, "by", "") == "group"):
+    splits = hasattr(cv, "split") and not isinstance(cv, str)  # one of scikit-learn that ignores groups warns
+    if not (cv is None or number or splits or getattr(cv, "by", "") == "group"):
         raise ConfigError(
-            f"groups: not used with cv={reprlib.repr(cv)}, which says by itself which rows are tested together; leave "
-            "out one of them"
+            f"groups: not used with a cv of type {type(cv).__name__}, which says by itself which rows are tested "
+            "together; leave out one of them"
         )
 
 

@@ -286,7 +286,8 @@ class Plan:
         elif fitting := self._fitting_rows(room, sharing):
             advice = f"use chunks of at most {fitting:,} rows (now {self.chunk_rows:,})"
         elif share := self._fitting_landmarks(room, sharing):
-            advice = f"use at most about {share}% of the landmarks"
+            count = f", {self.width * share // 100:,}" if self.width else ""
+            advice = f"use at most about {share}% of the landmarks{count}"
         else:
             advice = "use more memory per worker"
         raise PlanTooLargeError(

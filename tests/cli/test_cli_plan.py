@@ -1,11 +1,13 @@
 """`bigkernel plan`: memory, time from a pilot, and sweeps that are not timed."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
 
 from bigkernel import write_corpus
+from bigkernel.streaming.plan import Plan
 
 N, D = 12_000, 12
 X = np.random.default_rng(0).integers(0, 255, (N, D), dtype=np.uint8)
@@ -94,3 +96,58 @@ def test_invalid_plans_are_refused_before_anything_is_run(corpus, numbers, monke
     assert "needs unlabelled rows of a target domain" in run("plan", corpus, "--method", "artl", code=3).stderr
     refused = run("plan", numbers, "--method", "xnv", "--solver", "cg", code=8).stderr
     assert "--solver: not used by xnv of numbers" in refused
+
+
+@pytest.mark.parametrize("options", [["--no-time", "--cluster", "local"], ["--no-time"], []], ids=" ".join)
+def test_a_plan_beyond_the_memory_limit_is_refused_with_the_landmarks_that_fit(corpus, options, monkeypatch, run):
+    monkeypatch.setattr("bigkernel.engine.pilot.pilot", lambda *_, **__: pytest.fail("it was run"))
+    given = [corpus, "--memory-limit", "256MB", "--workers", 2, *options]
+    refused = run("plan", *given, "--landmarks", 3000, code=4).stderr
+    assert "more than its limit of 256 MB" in refused
+    fitting = int(refused.split()[-1].replace(",", ""))
+    assert 1000 < fitting < 3000
+    run("plan", *given, "--no-time", "--landmarks", fitting)
+    run("plan", *given, "--no-time", "--landmarks", 3000, "--memory-limit", "1GB")
+
+
+FILES = {
+    "ssh": ("kind: ssh\n    hosts: [a, b]\n    tls: keys", 'pip install "bigkernel[ssh]"'),
+    "slurm": ('kind: slurm\n    walltime: "01:00:00"', "need certificates"),
+    "local": ("kind: local\n    tls: keys", "found no certificates"),
+    "memory": ("kind: local\n    memory-limit: lots", "memory limit: expected bytes"),
+    "open": ("kind: address\n    address: tcp://far:8786", "is not encrypted"),
+    "keys": ("kind: address\n    address: tls://far:8786\n    tls: keys", "found no certificates"),
+}
+WHERE = {
+    "missing": (["--cluster", "missing.yaml"], "found none"),
+    "tcp": (["--cluster", "tcp://far:8786"], "is not encrypted"),
+    "tls": (["--cluster", "tls://far:8786"], "expected a directory of certificates"),
+    "certificates": (["--cluster", "tls://far:8786", "--tls", "keys"], "found no certificates"),
+    "limit": (["--cluster", "local", "--memory-limit", "lots"], "memory limit: expected bytes"),
+}
+
+
+@pytest.mark.parametrize("options, message", WHERE.values(), ids=WHERE)
+def test_a_plan_without_time_checks_the_cluster_and_reaches_none(corpus, options, message, run):
+    refused = run("plan", corpus, "--landmarks", 50, "--no-time", *options, code=8).stderr
+    assert message in refused
+    assert "connecting" not in refused
+
+
+@pytest.mark.parametrize("text, message", FILES.values(), ids=FILES)
+def test_a_plan_without_time_checks_the_file_of_a_cluster(corpus, here, text, message, monkeypatch, run):
+    monkeypatch.setitem(sys.modules, "asyncssh", None)
+    (here / "cluster.yaml").write_text(f"bigkernel:\n  cluster:\n    {text}\n")
+    assert message in run("plan", corpus, "--landmarks", 50, "--no-time", "--cluster", "cluster.yaml", code=8).stderr
+
+
+@pytest.mark.cluster
+def test_a_plan_on_workers_is_refused_in_the_words_of_the_fit(corpus, cluster, monkeypatch, run):
+    check = Plan.check
+    monkeypatch.setattr(Plan, "check", lambda self, limit, *others: check(self, 256_000_000, *others))
+    given = [corpus, "--landmarks", 3000, "--cluster", cluster.scheduler_address]
+    planned = run("plan", *given, code=4).stderr.splitlines()[-1].split()
+    fitted = run("fit", corpus, "m", *given[1:], code=4).stderr.splitlines()[-1].split()
+    assert [word for word in planned if word.isalpha()] == [word for word in fitted if word.isalpha()]
+    needed = [int(words[words.index("needs") + 1]) for words in (planned, fitted)]
+    assert needed[0] == pytest.approx(needed[1], rel=0.05)  # but for what the workers have kept

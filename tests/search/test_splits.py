@@ -133,7 +133,7 @@ def test_folds_as_plain_data_are_taken(folds):
     columns = {"group": GROUPS, "domain": GROUPS}
     fold = folds.of(as_rows(X, **columns).read(0, N))
     pairs = pairs_of(fold, range(folds.count))
-    fit = {"groups": GROUPS, "sample_domain": GROUPS}
+    fit = {"groups": GROUPS} if getattr(folds, "by", "") == "group" else {"sample_domain": GROUPS}
     assert_like_peer(MODEL, GRID, X, y, cv=folds, peer_cv=pairs, new=X[:5], fit=fit, peer_fit={}, **MSE)
 
 
