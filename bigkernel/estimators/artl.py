@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from bigkernel.arrays import ColumnLike, RowsLike
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import Classifier, LandmarkEstimator, every_row_choice, set_parameters
+from bigkernel.estimators.base import Classifier, LandmarkEstimator, set_parameters, some_landmarks_choice
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, number
 from bigkernel.estimators.fit_state import (
@@ -130,7 +130,7 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
     ----------
     kernel, degree, coef0, dtype, random_state, verbose : as in `KernelRidge`
     n_landmarks : int or None
-        m. None: every row is a landmark, for some thousands of rows.
+        m. None: 500, or half of the rows if these are fewer.
     landmarks : str or array (m, d), default "k-means"
         As in `KernelRidge`. They connect the graph, so that their choice matters: between five draws of 500 of
         1,800 + 2,000 digits, MNIST → USPS, the accuracy on the target differs by 9 points with rows sampled uniformly
@@ -259,7 +259,7 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
 
     fit = fit_sides  # type: ignore[assignment]
     given_kernel = median_kernel
-    _columns = every_row_choice
+    _columns = some_landmarks_choice
     _check_landmarks = check_choice
 
     def _read_fit(self, X: RowsLike, y: ColumnLike, sample_domain: ColumnLike, sample_weight: ColumnLike) -> Training:

@@ -71,7 +71,14 @@ from bigkernel.estimators.inputs import (
     read_cells,
     read_training,
 )
-from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice, check_landmarks, is_precomputed, of_kernel
+from bigkernel.estimators.kernel_basis import (
+    DEFAULT_LANDMARKS,
+    BasisChoice,
+    RowChoice,
+    check_landmarks,
+    is_precomputed,
+    of_kernel,
+)
 from bigkernel.events.job import job
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
@@ -520,7 +527,8 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         if not isinstance(both, np.ndarray) and (grid := self._grid(X)) is not None:
             return dataset_of(self._variables(grid, both, std=True))
         c = both.shape[1] // 2
-        return (both[:, 0], both[:, 1]) if self._require("predict").inputs.flat else (both[:, :c], both[:, c:])
+        flat = self._require("predict").inputs.flat
+        return MeanAndStd((both[:, 0], both[:, 1]) if flat else (both[:, :c], both[:, c:]))
 
     @available(_predicts)
     def predict_to(
@@ -923,6 +931,24 @@ class LandmarkEstimator(RowsEstimator):
             report |= {"calibration_rows": calibration.rows, "calibration_log_loss": calibration.log_loss}
         report |= self._method().report(fit)
         return report
+
+
+class MeanAndStd(tuple[Array, ...]):
+    """Predictions and their standard deviations, which TransformedTargetRegressor takes for one array."""
+
+    @property
+    def ndim(self) -> int:
+        """Raise `ConfigError`: there are two arrays."""
+        raise ConfigError(
+            "return_std: gives two arrays; deviations of transformed targets have no inverse transform, so call "
+            "predict(X, return_std=True) of the fitted regressor_ itself"
+        )
+
+
+def some_landmarks_choice(estimator: LandmarkEstimator) -> BasisChoice:
+    """Return the choice of columns with `DEFAULT_LANDMARKS`, or half as many as rows, unless landmarks are given."""
+    columns = LandmarkEstimator._columns(estimator)
+    return replace(columns, exact=False, most=DEFAULT_LANDMARKS) if columns.exact else columns
 
 
 def every_row_choice(estimator: LandmarkEstimator) -> BasisChoice:

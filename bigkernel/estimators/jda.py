@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.arrays import ColumnLike, RowsLike
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import LandmarkEstimator, every_row_choice, set_parameters
+from bigkernel.estimators.base import LandmarkEstimator, set_parameters, some_landmarks_choice
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, number
 from bigkernel.estimators.fit_state import AlignedComponents, Fitted, Problem, Solution, Solved, Training
 from bigkernel.estimators.kernel_basis import BasisChoice
@@ -100,7 +100,7 @@ class JDA(LandmarkEstimator, RowTransformer):
     label_alpha : float ≥ 0, default 1
         Penalty of the ridge that gives the pseudo-labels.
     n_landmarks : int or None
-        m. None: every row is a landmark, for some thousands of rows.
+        m. None: 500, or half of the rows if these are fewer.
     landmarks : str or array (m, d), default "k-means"
         As in `KernelRidge`; centres represent both domains better than as many of their rows.
     gamma : float, "median", "scale" or "auto", default "median"
@@ -192,7 +192,7 @@ class JDA(LandmarkEstimator, RowTransformer):
 
     fit = fit_sides  # type: ignore[assignment]
     given_kernel = median_kernel
-    _columns = every_row_choice
+    _columns = some_landmarks_choice
     _check_landmarks = check_choice
 
     def _read_fit(self, X: RowsLike, y: ColumnLike, sample_domain: ColumnLike, sample_weight: ColumnLike) -> Training:

@@ -58,6 +58,7 @@ from bigkernel.streaming.chunk import Chunk
 
 Seed = int | np.random.RandomState | None
 
+DEFAULT_LANDMARKS = 500  # of estimators with `most`
 CHOICES = ("uniform", "balanced", "k-means", "balanced-k-means", "rpcholesky")
 FOURIER = ("fourier", "orthogonal-fourier")
 FREQUENCY_BYTES = 2**33  # most memory of the random frequencies of a model
@@ -249,6 +250,7 @@ class BasisChoice:
     dtype: str = "auto"  # "auto", "float32" or "float64"
     random_state: Seed = None  # seed of the choice
     exact: bool = False  # whether every row is a landmark and the fit takes place in memory
+    most: int = 0  # landmarks where `count` is None: so many, or half as many as rows if these are fewer
     every_row: str = ""  # the name of an estimator that makes every row a landmark unless a count is given, or ""
 
     @property
@@ -258,8 +260,7 @@ class BasisChoice:
 
     def count_for(self, rows: Rows) -> int | None:
         """Return the number of landmarks to choose from rows, or None: as many as are given."""
-        del rows
-        return self.count
+        return self.count or (min(self.most, max(1, len(rows) // 2)) if self.most else None)
 
     def width_for(self, rows: Rows) -> int:
         """Return m of a fit to rows; landmarks sampled from rows are no more than the rows."""

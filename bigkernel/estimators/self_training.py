@@ -32,7 +32,7 @@ from bigkernel.estimators.fit_state import (
 )
 from bigkernel.estimators.fitting import Method, estimate_error, finish, solve
 from bigkernel.estimators.inputs import cell_counts, cell_targets, read_cells, require_weight
-from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, check_landmarks, of_kernel
+from bigkernel.estimators.kernel_basis import CHOICES, BasisChoice, LandmarkBasis, check_landmarks, of_kernel
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import as_kernel
@@ -294,8 +294,8 @@ def median_kernel(estimator: BaseEstimator) -> Kernel:
 
 
 def check_choice(estimator: BaseEstimator) -> None:
-    """Check the choice of landmarks, where "k-means" needs no number."""
-    check_landmarks(estimator.landmarks, estimator.n_landmarks, uncounted=("uniform", "k-means"))
+    """Check the choice of landmarks, which need no number."""
+    check_landmarks(estimator.landmarks, estimator.n_landmarks, uncounted=CHOICES)
 
 
 def read_sides(

@@ -17,9 +17,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.arrays import Array
-from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
+from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters, some_landmarks_choice
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, RULES, one_penalty
 from bigkernel.estimators.fit_state import (
@@ -51,7 +50,6 @@ from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.held_out import FOLDS
 from bigkernel.statistics.moments import Moments, MomentStatistic
 
-LANDMARKS = 500  # of a graph, by default
 _CONSTRAINTS: dict[str, list[object]] = {
     **KERNEL_CONSTRAINTS,
     "alpha": [Real, StrOptions(RULES)],
@@ -61,15 +59,6 @@ _CONSTRAINTS: dict[str, list[object]] = {
     **GRAPH,
     "manifold": [*GRAPH["manifold"], StrOptions({"gcv"})],
 }
-
-
-class GraphChoice(BasisChoice):
-    """The landmarks of a graph: unless their number is given, `LANDMARKS`, or half as many as rows."""
-
-    def count_for(self, rows: Rows) -> int | None:
-        if self.count is None and isinstance(self.landmarks, str):
-            return min(LANDMARKS, max(1, len(rows) // 2))
-        return self.count
 
 
 Functions = tuple[Coordinates, Array]  # eigenfunctions as coordinates, and their eigenvalues
@@ -205,10 +194,8 @@ def _note_negative(K: Array, kernel: Kernel, diagnostics: SolveDiagnostics) -> N
 
 
 def _columns(estimator: LandmarkEstimator) -> BasisChoice:
-    columns = LandmarkEstimator._columns(estimator)
-    if not columns.exact or estimator.manifold == 0 or columns.kernel.precomputed:
-        return columns
-    return GraphChoice(**vars(columns) | {"exact": False})
+    exact = estimator.manifold == 0 or LandmarkEstimator._columns(estimator).kernel.precomputed
+    return LandmarkEstimator._columns(estimator) if exact else some_landmarks_choice(estimator)
 
 
 def _check_landmarks(estimator: BaseEstimator) -> None:

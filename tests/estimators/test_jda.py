@@ -8,9 +8,10 @@ import reference
 import reference_alignment as dense
 from numpy.testing import assert_allclose, assert_array_equal
 from reference_domains import up_to_sign
+from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 
-from bigkernel import JDA, Gaussian, KernelRidgeClassifier
+from bigkernel import JDA, ARTLClassifier, Gaussian, KernelRidgeClassifier
 
 rng = np.random.default_rng(43)
 N_S, N_T, D, S, SIGMA = 50, 40, 6, 7, 2.5
@@ -20,7 +21,7 @@ X[N_S:] += 0.6
 Y = np.where(np.arange(len(X)) < N_S, TRUTH, -1)
 ORDER = rng.permutation(len(X))
 K = reference.gaussian(X, X, SIGMA)
-GIVEN = {"kernel": Gaussian(SIGMA), "n_components": S, "alpha": 0.5, "label_alpha": 0.3}
+GIVEN = {"kernel": Gaussian(SIGMA), "n_components": S, "alpha": 0.5, "label_alpha": 0.3, "landmarks": X}
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 
@@ -51,6 +52,14 @@ def test_a_pipeline_fits_a_corpus(make_corpus):
 
 def test_random_features_can_replace_landmarks():
     settings = {"n_landmarks": 500, "landmarks": "fourier", "random_state": 0, "n_rounds": 0}
-    model = JDA(**{**GIVEN, "n_components": 2}, **settings).fit(X, Y)
+    settings = {**GIVEN, "n_components": 2} | settings
+    model = JDA(**settings).fit(X, Y)
     expected = JDA(**{**GIVEN, "n_components": 2}, n_rounds=0).fit(X, Y)
     assert_allclose(model.eigenvalues_, expected.eigenvalues_, rtol=0.2)
+
+
+@pytest.mark.parametrize("model", [JDA(n_rounds=0), ARTLClassifier(n_rounds=0)], ids=["JDA", "ARTL"])
+def test_there_are_500_landmarks_by_default_or_half_as_many_as_rows(model):
+    rows = rng.normal(size=(1100, 2))
+    assert len(clone(model).fit(X, Y).landmarks_) == len(X) // 2
+    assert model.plan(rows, np.where(np.arange(1100) < 500, np.arange(1100) % 2, -1)).width == 500

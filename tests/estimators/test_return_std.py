@@ -8,6 +8,7 @@ import reference
 from kernel_cases import POSITIVE, ignore_rank_warnings
 from kinds import LAZY, of_kind
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Exponentiation
 from sklearn.gaussian_process.kernels import Matern as MaternProcess
@@ -348,3 +349,11 @@ def test_other_estimators_have_no_deviations(name, make_corpus, tmp_path):
     with pytest.raises(ConfigError, match=f"std: {name} has no predictive standard deviation"):
         model.predict_to(corpus, tmp_path / "out", return_std=True)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+def test_deviations_of_transformed_targets_are_refused_by_name():
+    model = TransformedTargetRegressor(bk.KernelRidge(**SAME, landmarks=Z), func=np.exp, inverse_func=np.log).fit(X, y)
+    with pytest.raises(ConfigError, match="return_std: gives two arrays; deviations of transformed targets"):
+        model.predict(NEW, return_std=True)
+    mean, std = model.regressor_.predict(NEW, return_std=True)
+    assert mean.shape == std.shape == (len(NEW),)

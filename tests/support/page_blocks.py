@@ -60,10 +60,10 @@ def run_command(command):
 
 
 def run_file(text):
-    """Run `text` as a Python file; raise if it fails."""
+    """Run `text` as a Python file; raise if it fails, or shows a grid that is too small."""
     Path("pasted.py").write_text(text, encoding="utf-8")
     done = subprocess.run([sys.executable, "pasted.py"], capture_output=True, text=True, timeout=500)
-    if done.returncode:
+    if done.returncode or "BestAtEdgeWarning" in done.stderr:
         raise RuntimeError(f"the block as a file ended with {done.returncode}:\n{done.stdout}{done.stderr}")
 
 
