@@ -494,7 +494,9 @@ class KernelRidge(Regressor, LandmarkEstimator):
         fit, noise = self._require("fit"), self.noise_variance
         if self._spread is None or self._spread[0] is not fit or self._spread[1] is not noise:
             spread = spread_of(fit, type(self).__name__, noise)
-            self._spread = fit, noise, Predictor(self._features(), *self._coefficients(), spread=spread)
+            # where landmarks explain nearly all of k(x, x), the rest is lost in float32 beside a small alpha
+            features = replace(self._features(), dtype=np.dtype(np.float64))
+            self._spread = fit, noise, Predictor(features, *self._coefficients(), spread=spread)
         return self._spread[2]
 
     def __getstate__(self) -> Report:
