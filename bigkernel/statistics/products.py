@@ -168,18 +168,19 @@ def _tiles(chunk: Chunk, rows: Array) -> Iterator[tuple[Index, Array]]:
 class SoftmaxStatistic(Sums):
     """Loss and gradient of a softmax regression at one point, over the labelled rows.
 
-    Accumulates `loss` (), `U` (p, c) = Σ w φ (t − p)ᵀ and `e` (c,) = Σ w (t − p).
+    Accumulates `loss` (), `U` (p, c) = Σ w φ (t − p)ᵀ and `e` (c,) = Σ w (t − p); where V and b have c more columns, a
+    direction, the changes of `U` and `e` along it.
     """
 
     features: SolverMap  # a single map of width p
     targets: Targets  # the classes
-    coef: Array = field(metadata=NOT_COMPARED)  # V (p, c) float64
-    intercept: Array = field(metadata=NOT_COMPARED)  # b (c,) float64
+    coef: Array = field(metadata=NOT_COMPARED)  # V (p, c) or (p, 2c) float64
+    intercept: Array = field(metadata=NOT_COMPARED)  # b (c,) or (2c,) float64
     step: str  # description of the step, which identifies the sweep in a run
 
     def zero(self) -> Accumulator:
-        p, c = self.coef.shape
-        return {"loss": np.zeros(()), "U": np.zeros((p, c)), "e": np.zeros(c)}
+        c = self.targets.width
+        return {"loss": np.zeros(()), "U": np.zeros((len(self.coef), c)), "e": np.zeros(c)}
 
     def footprint(self, block_rows: int) -> Footprint:
         p, c = self.coef.shape
@@ -195,11 +196,15 @@ class SoftmaxStatistic(Sums):
             phi = self.features.block(chunk, block)
             with chunk.work.stage("product"):
                 truth, weight = self.targets.one_hot(chunk, block), weights_of(chunk, block)
-                sums = np.zeros(self.coef.T.shape)
+                sums = np.zeros(total["U"].T.shape)
                 for strip, rows in _strips(chunk, phi):
-                    logarithms = log_softmax(products(chunk, rows, self.coef) + self.intercept)
+                    values = products(chunk, rows, self.coef) + self.intercept
+                    values, along = values[:, : len(sums)], values[:, len(sums) :]
+                    logarithms = log_softmax(values)
                     total["loss"] -= weight[strip] @ (truth[strip] * logarithms).sum(axis=1)
-                    error = np.ascontiguousarray((weight[strip, None] * (truth[strip] - np.exp(logarithms))).T)
+                    error, p = truth[strip], np.exp(logarithms)
+                    error = p * ((p * along).sum(axis=1, keepdims=True) - along) if along.size else error - p
+                    error = np.ascontiguousarray((weight[strip, None] * error).T)
                     for columns, wide in _tiles(chunk, rows):
                         sums[:, columns] += error @ wide
                     total["e"] += error.sum(axis=1)

@@ -1,4 +1,4 @@
-"""The excess that a fit by conjugate gradients reports is not below the true one, on tables that were not tuned on.
+"""The excess that a fit by conjugate gradients or of softmax regression reports is not below the true one.
 
 Heavy tails, tight clusters, wide kernels and small penalties are among them. n rows, m landmarks.
 """
@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import reference
 from rounding import catch_warnings_of
-from scipy.linalg import eigh, qr
+from scipy.linalg import eigh, qr, solve
+from scipy.special import log_softmax
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.preprocessing import normalize, scale
 
-from bigkernel import Gaussian, KernelRidge, Laplacian, Matern, Polynomial, SweepSearchCV
+from bigkernel import Gaussian, KernelLogisticClassifier, KernelRidge, Laplacian, Matern, Polynomial, SweepSearchCV
 from bigkernel.errors import AccuracyWarning
 
 ALPHAS = (1e-6, 1e-4, 1e-2, 1, 10)
@@ -142,3 +143,58 @@ def test_a_search_reports_candidates_above_the_tolerance(table):
     ended = model.cv_results_["prediction_error"] < 0.1
     assert ended.any()
     assert (off[ended] < 0.01).all()
+
+
+def true_excess_of_softmax(X, truth, model):
+    """Return (J(W) − J*)/J* of a fitted `KernelLogisticClassifier`, J* by Newton's method with the whole Hessian."""
+    k, Z, c = reference.of_kernel(model.kernel_), np.asarray(model.landmarks_, float), len(model.classes_)
+    values, vectors = eigh(k(Z, Z))
+    kept = values > 1e-13 * values[-1]
+    roots, vectors = np.sqrt(values[kept]), vectors[:, kept]
+    phi = np.column_stack([k(X, Z) @ vectors / roots, np.ones(len(X))])
+    W = np.vstack([roots[:, None] * (vectors.T @ model.dual_coef_), model.intercept_])
+    # the common intercept is free
+    alpha = np.append(np.full(len(roots), model.alpha_ * (2 if c == 2 else 1)), 1e-9)[:, None]
+
+    def objective(W):
+        return -log_softmax(phi @ W, axis=1)[np.arange(len(X)), truth].sum() + (alpha * W**2).sum() / 2
+
+    start = least = objective(W)
+    for _ in range(200):
+        p = np.exp(log_softmax(phi @ W, axis=1))
+        gradient = phi.T @ (p - np.eye(c)[truth]) + alpha * W
+        blocks = [[(phi * (p[:, [a]] * ((a == b) - p[:, [b]]))).T @ phi for b in range(c)] for a in range(c)]
+        hessian = np.block(blocks) + np.diag(np.tile(alpha.ravel(), c))
+        step = -solve(hessian, gradient.T.ravel(), assume_a="sym").reshape(c, -1).T
+        length = 1.0
+        while not (then := objective(W + length * step)) <= least + 1e-4 * length * (gradient * step).sum():
+            length /= 2
+            if length < 1e-6:
+                return start / least - 1
+        W, least = W + length * step, then
+    return start / least - 1
+
+
+LOGISTIC = [  # table, kernel, alpha, rows, classes
+    ("normal", Matern(length_scale=3.0, nu=0.5), 1e-3, 500, 3),
+    ("student", KERNELS["gaussian 2"], 1e-2, 800, 2),
+    *(
+        pytest.param(
+            name, kernel, alpha, (500, 1600)[place % 2], (3, 2, 5)[(place + number) % 3], marks=pytest.mark.endurance
+        )
+        for row, name in enumerate(TABLES)
+        for number, kernel in enumerate(KERNELS.values())
+        for place, alpha in enumerate(ALPHAS)
+        if (row + number + place) % 2
+    ),
+]
+
+
+@pytest.mark.parametrize("name, kernel, alpha, n, c", LOGISTIC)
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
+def test_softmax_regression_reaches_the_tolerance_or_warns(table, name, kernel, alpha, n, c):
+    X, y = table(name, n)
+    truth = np.searchsorted(np.quantile(y, np.arange(1, c) / c), y)
+    model = KernelLogisticClassifier(kernel, alpha=alpha, n_landmarks=60, random_state=0, dtype="float64")
+    model, caught = catch_warnings_of(model.fit, X, truth)
+    assert AccuracyWarning in caught or true_excess_of_softmax(X, truth, model) <= model.tol
