@@ -43,6 +43,7 @@ from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowCho
 from bigkernel.estimators.precision import (
     Alpha,
     Coefficients,
+    exact_errors,
     is_probed,
     next_precision,
     of_columns,
@@ -527,15 +528,18 @@ def estimate_error(
     def solve_other(other: Problem) -> Coefficients:
         other = select(other)
         known = whitening if other.basis is problem.basis else None
-        result = solve(again, other, known, estimate=False).solution
-        return result.coef, result.intercept
+        return _coefficients(solve(again, other, known, estimate=False).solution)
 
-    fitted = solution.coef, solution.intercept
+    fitted = _coefficients(solution)
     moments, up_to_rotation = method.predicted_from(selected), method.rotates
     errors = perturbed_errors(
         problem, whitening, fitted, solve_other, moments, selected.basis, up_to_rotation=up_to_rotation
     )
     return None if errors is None else errors[0]
+
+
+def _coefficients(solution: Solution) -> Coefficients:
+    return solution.coef, solution.intercept
 
 
 # -- continuing a fit --------------------------------------------------------------------------------------------------
@@ -579,6 +583,15 @@ def fit_exact(method: Method[R, S], columns: BasisChoice, data: Training) -> Exa
     diagnostics = SolveDiagnostics()
     with solving(method):
         solution = finite(method, method.solve_exact(problem, diagnostics))
+        again = method.resolved(solution)
+        diagnostics.errors = exact_errors(
+            problem,
+            _coefficients(solution),
+            lambda other: _coefficients(again.solve_exact(other, SolveDiagnostics())),
+            solution.alpha,
+            left_out="eigen" in diagnostics.ratios,
+            up_to_rotation=method.rotates,
+        )
     return ExactFit(
         inputs=data.inputs,
         basis=problem.basis,

@@ -26,7 +26,7 @@ from bigkernel.estimators.kernel_basis import LandmarkBasis, of_kernel
 from bigkernel.events.job import Note, emit
 from bigkernel.solvers.accuracy import changes, perturb_sums
 from bigkernel.solvers.qr_ridge import EPS, nystrom_ridge_of
-from bigkernel.solvers.residuals import ENOUGH, VECTORS, Errors, SolveDiagnostics, probes
+from bigkernel.solvers.residuals import ENOUGH, VECTORS, Errors, SolveDiagnostics, frobenius, probes
 from bigkernel.solvers.ridge import RoundingEstimate
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics import qr
@@ -48,6 +48,7 @@ Coefficients = tuple[Array, Array]  # (p, c) and intercepts (c,)
 DRAW = 20  # seed of the perturbations, the same in every process
 SAFE = 2.0  # a single perturbation estimates an error to a factor of about four
 ADVICE = "similar landmarks and weak components; use fewer of either, a narrower kernel or a larger alpha"
+EXACT_ADVICE = "rows far from 0 or alike, and a small penalty; centre and scale the rows, or use a larger alpha"
 _STEP = 2.0**-30  # relative change of points, to measure the effect of their rounding on values
 _POINTS = 64
 
@@ -155,6 +156,42 @@ def perturbed_errors(
         return np.where(np.isnan(far), np.inf, far)
 
     return estimate_errors(problem, whitening, changed)
+
+
+def exact_errors(
+    problem: ExactProblem,
+    fitted: Coefficients,
+    solve: Callable[[ExactProblem], Coefficients],
+    alpha: float | Array,
+    *,
+    left_out: bool,
+    up_to_rotation: bool = False,
+) -> Errors:
+    """Estimate the error of an exact solution by a solve of the kernel matrix with other rounding errors.
+
+    They are those of its values and of a Cholesky factor. `left_out`: eigenvectors were chosen; further parameters are
+    those of `perturbed_errors`.
+    """
+    n, root = len(problem.K), np.sqrt(np.abs(np.diagonal(problem.K)))
+    E = np.random.default_rng(DRAW).standard_normal((n, n))
+    E *= EPS * np.outer(root, root)
+    K = problem.K + E
+    K += E.T
+    lost = 10 * n * EPS * frobenius(problem.K)
+    if left_out and 0 < np.min(alpha) < lost:  # of directions that rounding does not resolve: here they are kept
+        K[np.diag_indices(n)] += 2 * lost
+    try:
+        others = solve(replace(problem, K=K))
+    except DataError:
+        far = np.inf
+    else:
+        c, values = fitted[0].shape[1], np.hstack([problem.K @ fitted[0], K @ others[0]])
+        weight = np.ones(n) if problem.weight is None else problem.weight
+        first = np.eye(values.shape[1])
+        moments = Moments.of_rows(values, values[:, :0], weight)
+        pair = (first[:, :c], fitted[1]), (first[:, c:], others[1])
+        far = SAFE * float(changes(moments, *pair, up_to_rotation=up_to_rotation)[0])
+    return Errors(0.0, far if far >= 0 else np.inf, 0.0, advice=EXACT_ADVICE)
 
 
 # -- the next precision ------------------------------------------------------------------------------------------------

@@ -13,7 +13,18 @@ from reference import ridge
 from rounding import catch_warnings_of
 from sklearn.datasets import load_digits
 
-from bigkernel import DICA, JDA, SSSL, XNV, ARTLClassifier, Gaussian, KernelRidge, SweepSearchCV
+from bigkernel import (
+    DICA,
+    JDA,
+    SSSL,
+    XNV,
+    ARTLClassifier,
+    Gaussian,
+    KernelRidge,
+    KernelRidgeClassifier,
+    Polynomial,
+    SweepSearchCV,
+)
 from bigkernel.errors import AccuracyWarning, DataError, RankDeficiencyWarning
 from bigkernel.estimators.base import restore
 from bigkernel.estimators.checks import solving
@@ -245,3 +256,20 @@ def test_unsolvable_sums_have_an_infinite_estimated_error():
     assert infinite.total == infinite.blocks == np.inf
     assert next_precision(problem.basis, infinite, choose=True).dtype == "float64"
     assert finite.total < ENOUGH
+
+
+@pytest.mark.parametrize(
+    "kernel, off", [("linear", 1e6), ("linear", 3e5), (Polynomial(2, gamma=1.0), 1e3), ("rbf", 1e6)]
+)
+@pytest.mark.parametrize("estimator", [KernelRidge, KernelRidgeClassifier, DICA])
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
+def test_exact_fits_warn_where_the_kernel_matrix_has_lost_the_rows(estimator, kernel, off):
+    X = np.random.default_rng(0).normal(size=(200, 5))
+    y = X[:, 0] > 0
+    further = {"sample_domain": 1 + np.arange(200) % 2} if estimator is DICA else {}
+    near, far = (estimator(kernel, n_landmarks=None) for _ in range(2))
+    near, caught = catch_warnings_of(near.fit, X, y, **further)
+    assert near.diagnostics_["prediction_error"] < 1e-5
+    assert AccuracyWarning not in caught
+    far, caught = catch_warnings_of(far.fit, X + off, y, **further)
+    assert (AccuracyWarning in caught) == (kernel != "rbf")
