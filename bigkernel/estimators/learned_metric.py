@@ -72,7 +72,7 @@ class LearnedMetric(RowTransformer):
     Attributes
     ----------
     weights_ : P (d, r), or its diagonal (d,)
-    centre_ : (d,), of the sample; subtracted before P, if it is a matrix
+    centre_ : (d,), of the sample; subtracted before P
     metric_ : M = PPᵀ (d, d) for "products" without `diagonal`; else its diagonal (d,)
     feature_importances_ : (d,), the diagonal of M, which sums to 1
     kernel_ : the kernel for the mapped rows, of width 1
@@ -208,7 +208,7 @@ class LearnedMetric(RowTransformer):
 
     def _row_map(self) -> RowMap:
         if self.weights_.ndim == 1:
-            return Standardize(np.zeros_like(self.weights_), 1 / self.weights_)
+            return Standardize(self.centre_, 1 / self.weights_)
         return LinearMap(self.centre_, self.weights_)
 
     def __sklearn_tags__(self) -> Tags:

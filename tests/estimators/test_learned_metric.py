@@ -59,8 +59,13 @@ def test_its_attributes_describe_the_map(settings, rows):
     X, y = rows
     learned = learner(**settings).fit(X, y)
     weights = learned.weights_
-    mapped = X * weights if weights.ndim == 1 else (X - learned.centre_) @ weights
+    mapped = (X - learned.centre_) * weights if weights.ndim == 1 else (X - learned.centre_) @ weights
     np.testing.assert_allclose(learned.transform(X), mapped, atol=1e-9)
+    # far from 0, single precision loses no more than the rows have lost already
+    learned.centre_ = learned.centre_ + 1e6
+    far = (X + 1e6).astype(np.float32)
+    spread = np.abs(np.diff(learned.transform(far) - learned.transform(far.astype(float)), axis=0)).max()
+    assert spread < 1e-5
     np.testing.assert_allclose(learned.metric_, weights**2 if weights.ndim == 1 else weights @ weights.T)
     assert learned.feature_importances_.sum() == pytest.approx(1)
     assert learned.feature_importances_.argmax() == 2
