@@ -51,9 +51,8 @@ _IMAGE = ("image_height_", "image_width_")
 _SPECTRUM = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
 _BY_FEATURE = (
     *("mean_", "scale_", "var_", "min_", "data_min_", "data_max_", "data_range_", "max_abs_", "center_", "variances_"),
-    *("fourier_origin_", "feature_names_in_", "statistics_", "source_mean_"),
+    *("fourier_origin_", "feature_names_in_", "source_mean_"),
 )
-_CATEGORIES = ("categories_", "_infrequent_enabled", "_infrequent_indices", "_default_to_infrequent_mappings")
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "Rescaler": (),
     "UnitNormalizer": (),
@@ -86,17 +85,12 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "sklearn.decomposition.TruncatedSVD": ("components_", *_SPECTRUM),
     "sklearn.feature_selection.VarianceThreshold": ("variances_",),
     "sklearn.preprocessing.FunctionTransformer": (),
-    "sklearn.preprocessing.OneHotEncoder": (*_CATEGORIES, "drop_idx_", "_drop_idx_after_grouping", "_n_features_outs"),
-    "sklearn.preprocessing.OrdinalEncoder": (*_CATEGORIES, "_missing_indices"),
-    "sklearn.impute.SimpleImputer": ("statistics_", "_fit_dtype", "_fill_dtype"),
-    "sklearn.impute.MissingIndicator": ("features_", "_n_features", "_precomputed"),
     "sklearn.compose.TransformedTargetRegressor": ("_training_dim",),
-    "sklearn.compose.ColumnTransformer": ("sparse_output_", "output_indices_", "_columns", "_indices"),
 }
 _NAMED = ("steps", "estimators", "transformer_list")  # parameters that are lists of steps by name
 _BLENDED = ("PartitionedRegressor", "PartitionedClassifier", "ResidualRegressor")
 _COMMON = ("n_features_in_", "feature_names_in_", "_sklearn_output_config")
-_INNER = ("indicator_", "regressor_", "transformer_")  # of scikit-learn, fitted
+_INNER = ("regressor_", "transformer_")  # of scikit-learn, fitted
 _ADVICE = "joblib.dump or skops.io.dump store any Pipeline, and such files must only be loaded from trusted sources"
 
 
@@ -121,11 +115,10 @@ def _class_of(name: str) -> type[BaseEstimator] | None:
 def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True, overwrite: bool = False) -> None:
     """Write a fitted estimator of bigkernel, or a Pipeline of them, to a file that appears complete or not at all.
 
-    A Pipeline may begin with transformers of scikit-learn whose fit is numbers and text: StandardScaler, MinMaxScaler,
-    MaxAbsScaler, RobustScaler, Normalizer, QuantileTransformer, PCA, TruncatedSVD, VarianceThreshold, SimpleImputer,
-    OneHotEncoder, OrdinalEncoder, FunctionTransformer of a NumPy function, and a ColumnTransformer of these, whose
-    columns are stored as the fit selected them. A TransformedTargetRegressor is stored with transformers of these
-    classes. Of a `LabelledRowsClassifier` the classifier is stored.
+    A Pipeline may begin with transformers of scikit-learn whose fit is numbers: StandardScaler, MinMaxScaler,
+    MaxAbsScaler, RobustScaler, Normalizer, QuantileTransformer, PCA, TruncatedSVD, VarianceThreshold, and
+    FunctionTransformer of a NumPy function; for tables with `TableEncoder`. A TransformedTargetRegressor is stored with
+    transformers of these classes. Of a `LabelledRowsClassifier` the classifier is stored.
 
     Parameters
     ----------
@@ -218,7 +211,8 @@ def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
     if name is None:
         stored = ", ".join(known.rpartition(".")[2] for known in _ATTRIBUTES if "." in known)
         raise ConfigError(
-            f"expected an estimator of bigkernel or one of {stored}, and no subclass, found {type(step).__name__}"
+            f"expected an estimator of bigkernel (for tables TableEncoder) or one of {stored}, and no subclass, found "
+            f"{type(step).__name__}"
         )
     check_is_fitted(step, "n_features_in_" if "." in name else None)
     own = f"{path}.{type(step).__name__}"
@@ -231,14 +225,6 @@ def _pack_step(step: Any, path: str, packing: Packing) -> dict[str, Any]:
     if name == "RowUnion":
         labels = [label for label, _ in step.transformer_list]
         inner = list(zip(labels, step.transformers_, strict=True))
-    elif name == "sklearn.compose.ColumnTransformer":
-        columns = {label: [int(i) for i in own] for label, own in step._transformer_to_input_indices.items()}
-        # of no columns a transformer is not fitted
-        inner = [(label, one if columns[label] else "drop") for label, one, _ in step.transformers_]
-        columns_given = [
-            own if np.isscalar(own) or isinstance(own, slice) else [*own] for *_, own in step.transformers_
-        ]
-        fit |= {"_columns": columns_given, "_indices": columns}
     else:
         inner = [(one, getattr(step, one)) for one in _INNER if getattr(step, one, None) is not None]
     said = {"class": name, "params": params, "fitted": packing.pack(fit, path)}
@@ -299,13 +285,11 @@ def _pack_named(steps: list[tuple[str, Any]], path: str, packing: Packing) -> li
 def _params(step: BaseEstimator) -> dict[str, Any]:
     """Return the parameters to store."""
     params: dict[str, Any] = step.get_params(deep=False)
-    for name in ("transformer_list", "transformers", "estimators", "estimator"):
+    for name in ("transformer_list", "estimators", "estimator"):
         params.pop(name, None)  # the fitted ones are stored, or all parameters are beside
     for name in ("regressor", "transformer"):
         if params.get(name) is not None:
             params[name] = "given"
-    if not isinstance(params.get("remainder", ""), str):
-        params["remainder"] = "drop"  # where columns remain, it is stored with the transformers
     if not isinstance(params.get("landmarks", ""), str):
         params["landmarks"] = "given"  # they are stored with the fit
     seed = params.get("random_state")
@@ -325,13 +309,9 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
     if kind is None:
         raise ModelRejectedError(f"unknown class {name!r}")
     params = {str(key): unpack(value, _kind_of, contents) for key, value in said["params"].items()}
-    if isinstance(categories := params.get("categories"), tuple):
-        params["categories"] = list(categories)
     named = _unpack_named(said["inner"], contents) if "inner" in said else []
     if name == "RowUnion":
         params["transformer_list"] = [(label, clone(one)) for label, one in named]
-    if name == "sklearn.compose.ColumnTransformer":
-        params["transformers"] = []
     if name == "sklearn.compose.TransformedTargetRegressor":
         fits = dict(named)
         params |= {one: clone(fits[f"{one}_"]) for one in ("regressor", "transformer") if params[one] is not None}
@@ -374,19 +354,14 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
     shapes |= {"components_": (r, d), "references_": (q,), "quantiles_": (q, d)}
     shapes["source_components_"] = (r if "components_" in fitted else d, d)
     _require_shapes(kind, {name: (fitted.get(name), shape) for name, shape in shapes.items()})
-    by_feature = all(len(fitted.get(name, range(d))) == d for name in ("categories_", "_n_features_outs"))
     outputs = {*fitted.get("_sklearn_output_config", {}).values()}
-    require(by_feature and outputs <= {"default", "pandas", "polars"}, f"{kind}: expected values of {d} features")
+    require(outputs <= {"default", "pandas", "polars"}, f"{kind}: unknown output {sorted(outputs)}")
     for name, value in fitted.items():
         if not isinstance(getattr(type(step), name, None), property):
-            setattr(step, name, list(value) if isinstance(value, tuple) and "." in kind else value)
+            setattr(step, name, value)
     if kind == "RandomFourier":
         require_frequencies(kind, d, int(step.n_components))
-    if kind == "sklearn.impute.SimpleImputer":
-        step.indicator_ = None
-    if kind == "sklearn.compose.ColumnTransformer":
-        _set_columns(step, d, named)
-    elif kind == "RowUnion":
+    if kind == "RowUnion":
         step.transformers_ = [one for _, one in named]
         fits = all(one.n_features_in_ == d for one in step.transformers_)
         require(bool(named) and fits, f"{kind}: expected steps of {d} features")
@@ -401,25 +376,6 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
         require(valid, f"{kind}: expected descriptions of {d} columns, some of which vary")
     if hasattr(step, "_row_map"):
         step._row_map().width(d)
-
-
-def _set_columns(step: Any, d: int, named: list[tuple[str, Any]]) -> None:
-    """Set the transformers of a ColumnTransformer, with columns of d features, as its fit does."""
-    indices = {label: [*columns] for label, columns in vars(step).pop("_indices").items()}
-    inside = all(type(i) is int and 0 <= i < d for columns in indices.values() for i in columns)
-    require(inside and {label for label, _ in named} <= set(indices), f"columns {indices} are not of {d} features")
-    columns = [[*own] if isinstance(own, tuple) else own for own in step._columns]
-    step._transformer_to_input_indices = indices
-    step.transformers_ = [(label, one, own) for (label, one), own in zip(named, columns, strict=True)]
-    step.transformers = [
-        (label, "passthrough" if getattr(one, "func", one) is None else clone(one, safe=False), own)
-        for label, one, own in step.transformers_
-    ]
-    step._remainder = ("remainder", step.remainder, [])
-    if named and named[-1][0] == "remainder":
-        step._remainder = step.transformers.pop()
-        step.remainder = step._remainder[1]
-    step._columns = columns[: len(step.transformers)]
 
 
 def _require_shapes(name: str, arrays: Mapping[str, tuple[Any, tuple[int, ...]]]) -> None:

@@ -234,8 +234,6 @@ class Packing:
             return {"dtype": np.dtype(value).name}
         if isinstance(value, np.ufunc) and getattr(np, name := str(value.__name__), None) is value:
             return {"ufunc": name}
-        if isinstance(value, slice):
-            return {"slice": [self.pack(item, path) for item in (value.start, value.stop, value.step)]}
         if isinstance(value, tuple | list):
             return [self.pack(item, f"{path}.{i}") for i, item in enumerate(value)]
         if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
@@ -287,8 +285,6 @@ def unpack(said: Any, kinds: Kinds, contents: Contents) -> Any:
         return _labels([said["number"]], np.dtype(said["dtype"]))[0]
     if names == {"dtype"}:
         return np.dtype(said["dtype"])
-    if names == {"slice"}:
-        return slice(*unpack(said["slice"], kinds, contents))
     if names == {"ufunc"}:
         require(isinstance(function := vars(np).get(said["ufunc"]), np.ufunc), "expected a function of NumPy")
         return function

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from forging import drop, forge, number, parts_of, put, reshaped
 from numpy.testing import assert_array_equal
-from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import Normalizer, OneHotEncoder, QuantileTransformer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, Normalizer, QuantileTransformer, StandardScaler
 
 import bigkernel as bk
 from bigkernel.errors import ModelRejectedError
@@ -51,7 +50,8 @@ MODELS = {
     "PCA": (make_pipeline(PCA(3), bk.Ridge()), Y),
     "QuantileTransformer": (make_pipeline(QuantileTransformer(n_quantiles=20), bk.Ridge()), Y),
     "Normalizer": (make_pipeline(Normalizer(), bk.Ridge()), Y),
-    "table": (make_pipeline(ColumnTransformer([("t", OneHotEncoder(), [0])], remainder="passthrough"), bk.Ridge()), Y),
+    "function": (make_pipeline(FunctionTransformer(np.arcsinh), bk.Ridge()), Y),
+    "table": (make_pipeline(bk.TableEncoder(), bk.Ridge()), Y),
 }
 FUZZED = ("classifier", "regressor", "sssl", "pipeline", "ridge", "table", "leaves", "stages")
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
@@ -96,8 +96,6 @@ FIT = ("model", "fitted", "fields")
 INPUTS, BASIS, SOLUTION = ((*FIT, name, "fields") for name in ("inputs", "basis", "solution"))
 STEP = ("model", "steps", 0, 1)
 OF_STEP = (*STEP, "fitted", "table")
-COLUMNS, INNER = (*OF_STEP, "_indices", "table"), (*STEP, "inner")
-ENCODER = (*INNER, 0, 1, "fitted", "table")
 NAN = float("nan")
 LINEAR = {"kernel": "linear", "params": {}}
 
@@ -179,12 +177,7 @@ FORGED = {
     "variances of a matrix": ("StandardScaler", reshaped("model.0.var_", 2, 2), "expected var_ of shape"),
     "directions of other rows": ("PCA", reshaped("model.0.components_", 3, 4), "expected .* of shape"),
     "quantiles": ("QuantileTransformer", reshaped("model.0.quantiles_", 20, 4), "expected quantiles_ of shape"),
-    "columns beyond the table": ("table", put(*COLUMNS, "t", [4]), "not of 4 features"),
-    "a transformer without columns": ("table", drop(*COLUMNS, "t"), "not of 4 features"),
-    "too few categories": ("table", put(*ENCODER, "categories_", []), "expected values of 1 features"),
-    "listed categories": ("table", put(*ENCODER, "categories_", 0, {"labels": [[]], "dtype": "|O"}), "labels of"),
-    "a function that is none": ("table", put(*INNER, 1, 1, "params", "func", {"ufunc": "load"}), "function of NumPy"),
-    "a column that is missing": ("table", put(*OF_STEP, "_columns", []), "shorter"),
+    "a function that is none": ("function", put(*STEP, "params", "func", {"ufunc": "load"}), "function of NumPy"),
     "an unknown norm": ("Normalizer", put(*STEP, "params", "norm", "l7"), "norm"),
     "duplicate step names": ("pipeline", put("model", "steps", 1, 0, "standardizer"), "distinct step names"),
     "no steps": ("pipeline", put("model", "steps", []), "distinct step names"),
