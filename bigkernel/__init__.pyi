@@ -1,6 +1,6 @@
 """The public names, and the module that each comes from."""
 
-__version__: str
+from collections.abc import Callable
 
 from .cluster.connect import connect as connect
 from .data.corpus import Corpus as Corpus
@@ -59,3 +59,7 @@ from .kernels.positive_definite import check_positive_definite as check_positive
 from .models.predictor import Predictor as Predictor
 from .search.domain_scoring import DomainScorer as DomainScorer
 from .search.sweep_search import SweepSearchCV as SweepSearchCV
+
+__version__: str
+
+def attach(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]: ...

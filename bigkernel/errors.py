@@ -111,3 +111,7 @@ class MissingLabelWarning(UserWarning):
 
 class ColumnScaleWarning(UserWarning):
     """One column of the rows has a far larger scale than the others, and decides their distances."""
+
+
+class CategoriesWarning(UserWarning):
+    """Nearly all texts of a column of a table are different, or not among the categories of the fit."""

@@ -183,7 +183,7 @@ def test_packages_import_allowed_libraries():
     extra = {
         (name, library)
         for name in MODULES
-        for library in third_party(name) - {"lazy_loader", *THIRD_PARTY.get(package_of(name), "").split()}
+        for library in third_party(name) - {*THIRD_PARTY.get(package_of(name), "").split()}
         if package_of(name) in THIRD_PARTY
     }
     assert extra == set()

@@ -26,7 +26,6 @@ from bigkernel.estimators import fit_state
 from bigkernel.estimators.base import last_step, restore
 from bigkernel.estimators.kernel_basis import FourierBasis, LandmarkBasis, require_frequencies
 from bigkernel.estimators.labelled_rows import LabelledRowsClassifier
-from bigkernel.estimators.table_encoder import TableColumn
 from bigkernel.kernels.functions import SCALES, Gaussian, Matern
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, unpack, write
 from bigkernel.models.predictor import Predictor, require_blend
@@ -42,8 +41,7 @@ _SOLUTIONS = [
 ]
 _BASES = (LandmarkBasis, FourierBasis, fit_state.RowBasis)
 _CLASSES: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (*_FITS, *_SOLUTIONS, *_BASES, fit_state.Inputs, PseudoLabels, Calibration, TableColumn)
+    kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, fit_state.Inputs, PseudoLabels, Calibration)
 }
 _NO_STEPS = ("passthrough", "drop")
 _IMAGE = ("image_height_", "image_width_")
@@ -139,8 +137,8 @@ def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True
 
     Notes
     -----
-    `Predictor.load` refuses some models that `load_model` reads, such as tables of text and kernels that need more than
-    NumPy. This is logged at INFO, with the step.
+    `Predictor.load` refuses some models that `load_model` reads, such as those with transformers of scikit-learn or
+    kernels that need more than NumPy. This is logged as a warning, with the step.
     """
     last = last_step(model)
     if isinstance(last, LabelledRowsClassifier):
@@ -163,7 +161,7 @@ def save_model(model: Any, path: str | os.PathLike[str], *, moments: bool = True
         predictor, fault = {"refused": str(error)}, str(error).removeprefix("predictor: ").partition("; use")[0]
     write(path, {"predictor": predictor, "model": described}, packing.arrays, overwrite=overwrite)
     if fault and hasattr(model, "predict"):
-        log.info("%s: Predictor.load refuses this model, use load_model: %s", path, fault)
+        log.warning("%s: Predictor.load refuses this model, use load_model: %s", path, fault)
 
 
 def load_model(path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> Any:
@@ -372,8 +370,7 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
         whole = {*fitted} >= {*_ATTRIBUTES[kind]} and isinstance(step.kernel_, Gaussian | Matern)
         require(whole and np.ndim(step.weights_) in (1, 2), f"{kind}: expected weights and a kernel")
     if kind == "TableEncoder":
-        valid = len(step.columns_) == d and len(step.get_feature_names_out())
-        require(valid, f"{kind}: expected descriptions of {d} columns, some of which vary")
+        step.encoding()  # refuses columns of another number, or none that varies
     if hasattr(step, "_row_map"):
         step._row_map().width(d)
 

@@ -1,5 +1,5 @@
 """Row maps for images of digits: poses and strokes."""
 
-import lazy_loader
+from bigkernel import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

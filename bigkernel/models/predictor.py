@@ -1,4 +1,4 @@
-"""A fitted model that needs only NumPy: row maps, then f(x) = φ(x)ᵀW + b, by the same code as the model.
+"""A fitted model that needs only NumPy: tables to rows, row maps, f(x) = φ(x)ᵀW + b, by the same code as the model.
 
 Model files store it first (`estimators.persistence`), so that reading it needs no scikit-learn, Dask or zarr.
 Shapes: n rows, d features, c classes or targets.
@@ -7,7 +7,7 @@ Shapes: n rows, d features, c classes or targets.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -16,6 +16,7 @@ import numpy as np
 
 from bigkernel import images
 from bigkernel.arrays import Array
+from bigkernel.data.table import TableColumn, TableEncoding, cells_of
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.algebra import Kernel, OnColumns, Product, Scaled, Sum
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, WithoutCaches
@@ -45,7 +46,8 @@ _MAPS = (Scale, UnitNorm, Standardize, LinearMap, SideBySide, Circles, Sphere, P
 _KERNEL_NEEDS_MORE = "predictor: the {} kernel needs more than NumPy; use load_model instead"
 _IMAGE_MAPS = ("MomentNormalise", "Orientations")
 _CLASSES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Expansion, Spread, Tree, Everywhere, Member, Blend, *_FEATURES, *_MAPS)
+    kind.__name__: kind
+    for kind in (Expansion, Spread, Tree, Everywhere, Member, Blend, TableEncoding, TableColumn, *_FEATURES, *_MAPS)
 }
 _CLASSES["Expansion"] = Expansion  # as annotated here
 
@@ -63,6 +65,7 @@ class Predictor(WithoutCaches):
     row_maps : applied to the rows in order
     flat : whether predicted numbers are one column, (n,)
     feature_names : (d,) names of the features of the fit, or None
+    table : how columns of a table become rows, of a model that begins with `TableEncoder`, or None
 
     Examples
     --------
@@ -80,6 +83,7 @@ class Predictor(WithoutCaches):
     row_maps: tuple[RowMap, ...] = ()
     flat: bool = False
     feature_names: Array | None = None
+    table: TableEncoding | None = None
 
     def __post_init__(self) -> None:
         for row_map in _row_maps(self):
@@ -103,20 +107,21 @@ class Predictor(WithoutCaches):
                 f"predictor: expected a classifier or regressor of bigkernel, found {type(last).__name__}"
             )
         named = [(label, step) for label, step in before if step is not None and step != "passthrough"]
+        encoder = named[0][1] if named and hasattr(named[0][1], "encoding") else None
         for label, step in named:
-            if not hasattr(step, "_row_map"):
+            if not hasattr(step, "_row_map") and step is not encoder:
                 raise ConfigError(
                     f"predictor: step {label!r}: expected a row transform of bigkernel, found {type(step).__name__}"
                 )
-        steps = [step for _, step in named]
-        expansion, first = last._expansion(), (*steps, last)[0]
+        expansion, first = last._expansion(), (*(step for _, step in named), last)[0]
         names = getattr(first, "feature_names_in_", None)
         return cls(
             n_features=int(first.n_features_in_),
             expansion=expansion,
-            row_maps=tuple(step._row_map() for step in steps),
+            row_maps=tuple(step._row_map() for _, step in named if step is not encoder),
             flat=bool(last._fitted.inputs.flat),
             feature_names=None if names is None else np.asarray(names, str),
+            table=None if encoder is None else encoder.encoding(),
         )
 
     def __repr__(self) -> str:
@@ -136,6 +141,9 @@ class Predictor(WithoutCaches):
 
     def predict(self, X: Any) -> Array:
         """Predict labels (n,) or numbers (n,) or (n, c) of the rows X (n, d).
+
+        X may also be columns (n,) by name, as a mapping or a structured array, in any order; those that the model does
+        not have are ignored.
 
         Raises
         ------
@@ -181,10 +189,16 @@ class Predictor(WithoutCaches):
 
     def _rows(self, X: Any) -> Array:
         """Validate X as a matrix of finite numbers, in the dtype that the model would use."""
-        names = getattr(X, "columns", None)
+        names = getattr(X, "column_names", getattr(X, "columns", None))
         if names is not None and self.feature_names is not None and list(names) != list(self.feature_names):
             raise DataError(f"X: expected the columns of the fit, {', '.join(self.feature_names[:5])}, …")
-        if is_plain(X, self.n_features):
+        width = self.n_features
+        if self.table is not None:
+            X = self.table.encode(X)
+            width = X.shape[1]
+        elif self.feature_names is not None and (isinstance(X, Mapping) or getattr(X, "dtype", np.dtype(int)).names):
+            X = np.stack(cells_of(X, self.feature_names.tolist()), 1)
+        if is_plain(X, width):
             return np.asarray(X)
         if hasattr(X, "toarray"):
             raise DataError("X: sparse rows are not supported; pass X.toarray()")
@@ -192,11 +206,11 @@ class Predictor(WithoutCaches):
             x = np.asarray(X)
             if x.dtype.kind == "c":
                 raise TypeError("found complex numbers")
-            x = x if is_plain(x, self.n_features) else x.astype(np.float64)
+            x = x if is_plain(x, width) else x.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise DataError(f"X: expected a matrix of numbers: {error}") from error
-        if x.ndim != 2 or not len(x) or x.shape[1] != self.n_features:
-            raise DataError(f"X: expected at least one row of {self.n_features} features, found shape {x.shape}")
+        if x.ndim != 2 or not len(x) or x.shape[1] != width:
+            raise DataError(f"X: expected at least one row of {width} features, found shape {x.shape}")
         bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
         if len(bad):
             raise DataError(f"X: {len(bad)} rows contain NaN or infinity, the first are {bad[:5].tolist()}")
@@ -294,7 +308,9 @@ def _require_valid(predictor: Predictor, limit_bytes: int) -> None:
     """Raise if shapes are inconsistent, or it takes more memory than allowed."""
     d, names = predictor.n_features, predictor.feature_names
     require(names is None or (names.dtype.kind == "U" and names.shape == (d,)), f"expected {d} feature names")
-    mapped = mapped_width(predictor.row_maps, d)  # refuses maps that do not fit each other
+    encoded = d if predictor.table is None else len(predictor.table.outputs)
+    require(predictor.table is None or len(predictor.table.names) == d, f"expected {d} columns of a table")
+    mapped = mapped_width(predictor.row_maps, encoded)  # refuses maps that do not fit each other
     require(isinstance(predictor.expansion, Expansion | Blend), "expected an expansion")
     if isinstance(predictor.expansion, Blend):
         require_blend(predictor.expansion, mapped)

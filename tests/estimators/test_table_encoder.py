@@ -18,7 +18,7 @@ from sklearn.preprocessing import OneHotEncoder
 import bigkernel as bk
 from bigkernel import TableEncoder
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import ConfigError, DataError, ModelRejectedError
+from bigkernel.errors import CategoriesWarning, DataError, ModelRejectedError
 from bigkernel.models import file
 
 N = 240
@@ -169,7 +169,7 @@ def test_no_partition_of_a_dask_frame_is_loaded_by_transform(table):
 
 
 def test_a_fit_to_a_large_dask_frame_learns_from_a_sample(monkeypatch):
-    monkeypatch.setattr("bigkernel.estimators.table_encoder._SAMPLE_ROWS", 20)
+    monkeypatch.setattr("bigkernel.estimators.table_encoder.SAMPLE_ROWS", 20)
     x = np.arange(1000.0)
     encoder = TableEncoder().fit(dd.from_pandas(pd.DataFrame({"x": x}), npartitions=10))
     assert encoder.columns_[0].median == np.median(x[::50])
@@ -183,11 +183,98 @@ def test_a_model_is_stored_with_its_encoder(table, tmp_path):
     assert_array_equal(loaded.predict(frame), model.predict(frame))
     assert_array_equal(loaded[:-1].get_feature_names_out(), model[:-1].get_feature_names_out())
     assert_array_equal(loaded.feature_names_in_, [*frame])
-    with pytest.raises(ConfigError, match=r"tableencoder.*TableEncoder"):
-        bk.save_model(model, tmp_path / "small", moments=False)
+    bk.save_model(model, tmp_path / "small", moments=False)
+    predictor = bk.Predictor.load(tmp_path / "small")
+    columns = {name: frame[name].to_numpy() for name in frame}
+    records = np.rec.fromarrays([*columns.values()], names=[*columns])
+    backwards = dict(reversed([*columns.items(), ("another", np.zeros(1))]))
+    for kind in (frame, frame.to_numpy(object), pa.Table.from_pandas(frame), columns, backwards, records):
+        assert_array_equal(predictor.predict(kind), model.predict(frame))
+    lists = {name: frame[name].tolist() for name in frame}
+    assert_array_equal(predictor.predict(lists), model.predict(frame))
+    for wrong, message in (
+        ({**columns, "full": np.zeros(3)}, "columns of one length"),
+        ({name: columns[name] for name in list(columns)[1:]}, "found no 'length'"),
+        (frame.to_numpy(object)[:, 1:], "rows of 9 columns"),
+        (frame[:0], "at least one row"),
+    ):
+        with pytest.raises(DataError, match=message):
+            predictor.predict(wrong)
+
+
+DAY, HOUR = datetime.date(2013, 1, 2), datetime.datetime(2013, 1, 2, 5)
+# the column of the fit, later cells, and the name of the category that they are of
+SAME = {
+    "whole numbers beside a gap": (pd.Categorical([1, 2, 3, 3]), pd.Series([1.0, np.nan]), "x=1"),
+    "numbers of other types": (pd.Categorical([1.0, 2.5, 3, 3]), np.array([1, 3], np.int8), "x=1"),
+    "a Decimal": (pd.Categorical([1, 2, 3]), np.array([Decimal("1.0"), None], object), "x=1"),
+    "flags beside a gap": (pd.Categorical([True, False, False]), pd.Series([True, None], dtype=object), "x=True"),
+    "flags as numbers": (pd.Categorical([True, False, False]), pd.Series([1.0, np.nan]), "x=True"),
+    "mixed": (np.array(["1", 1, 1, "x"], object), np.array(["1", 2.0], object), "x=1 (2)"),
+    "a number among text": (np.array(["1", 1, 1, "x"], object), np.array([1.0, 2.0], object), "x=1"),
+    "text with blanks": (pd.Categorical(["a", "b"]), pd.Series([" a", "c"]), "x=a"),
+    "NumPy's text": (pd.Categorical(["a", "b"]), np.array(["a", "c"]), "x=a"),
+    "days": (pd.Categorical(pd.to_datetime([DAY, HOUR])), np.array(["2013-01-02", "2013-01-03"]), "x=2013-01-02"),
+    "hours": (pd.Categorical([DAY, HOUR]), np.array([HOUR, None], "M8[ns]"), "x=2013-01-02T05:00:00"),
+    "durations": (pd.Categorical(pd.to_timedelta([60, 90], "s")), np.array([60, None], "m8[s]"), "x=0:01:00"),
+    "intervals": (pd.cut(pd.Series([1, 8]), [0, 5, 9]), pd.cut(pd.Series([2, np.nan]), [0, 5, 9]), "x=(0, 5]"),
+}
+
+
+@pytest.mark.parametrize("fitted, later, name", SAME.values(), ids=SAME)
+def test_categories_are_compared_as_values(tmp_path, fitted, later, name):
+    encoder = TableEncoder().fit(pd.DataFrame({"x": fitted}))
+    bk.save_model(encoder, tmp_path / "model")
+    for one in (encoder, bk.load_model(tmp_path / "model")):
+        assert column(one, pd.DataFrame({"x": later}), name).tolist() == [1, 0]
+
+
+TIMES = {
+    "days": (["2013-01-02", None, "2013-01-05"], [15707 * 86400, 15708.5 * 86400, 15710 * 86400]),
+    "hours": (["1970-01-01 05:00", "1970-01-01T06:30:15.5Z"], [18000, 23415.5]),
+    "zones": (["1970-01-01 05:00+02:00", "1970-01-01T06:30-0100"], [10800, 27000]),
+    "times of day": (["05:00", "23:59:59"], [18000, 86399]),
+    "objects": ([DAY, pd.Timestamp(HOUR)], [15707 * 86400, 15707 * 86400 + 18000]),
+    "mixed with text": ([DAY, "2013-01-03"], [15707 * 86400, 15708 * 86400]),
+}
+
+
+@pytest.mark.parametrize("cells, seconds", TIMES.values(), ids=TIMES)
+def test_times_in_text_are_seconds(cells, seconds):
+    frame = pd.DataFrame({"x": pd.Series(cells, dtype=object)})
+    encoder = TableEncoder().fit(frame)
+    assert column(encoder, frame, "x").tolist() == seconds
+    with pytest.raises(DataError, match=r"'x': expected values of the kind .*, found .*, such as 'soon'"):
+        encoder.transform(pd.DataFrame({"x": ["soon"]}))
+
+
+@pytest.mark.parametrize(
+    "texts", [["2013-02-31", "2013-03-01"], ["12345", "12346"], ["2013", "2014"], ["T05:00", "T06"]]
+)
+def test_other_texts_are_categories(texts):
+    assert TableEncoder().fit(pd.DataFrame({"x": texts})).columns_[0].kind == "category"
+
+
+def test_names_of_columns_are_not_repeated():
+    frame = pd.DataFrame({"a": ["x", "y", None], "a=x": [1.0, 2.0, 5.0], "a missing": [0, 1, 4]})
+    names = TableEncoder().fit(frame).get_feature_names_out().tolist()
+    assert names == ["a missing", "a=x", "a=y", "a=x (2)", "a missing (2)"]
+    assert TableEncoder().set_output(transform="pandas").fit_transform(frame)["a=x (2)"].tolist() == [1, 2, 5]
+
+
+def test_columns_of_ids_and_of_unknown_categories_are_warned_of():
+    ids = pd.DataFrame({"id": [f"name {i}" for i in range(40)], "k": ["a", "b"] * 20})
+    with pytest.warns(CategoriesWarning, match="column 'id': nearly all of 40 texts are different"):
+        encoder = TableEncoder().fit(ids)
+    with pytest.warns(CategoriesWarning, match="column 'k': nearly no value is one of the 2 categories") as warned:
+        encoder.transform(ids.assign(k="c"))
+    assert len(warned) == 1
+    encoder.transform(ids[:10].assign(k="c"))  # too few to say
 
 
 DAMAGES = {
+    "a label that is a list": lambda fit: fit["columns_"][4]["fields"].update(labels=[[1]]),
+    "an unknown kind": lambda fit: fit["columns_"][4]["fields"].update(kind="word"),
     "a column less": lambda fit: fit["columns_"].pop(),
     "a median that is no number": lambda fit: fit["columns_"][0]["fields"].update(median="1"),
     "labels that are no list": lambda fit: fit["columns_"][4]["fields"].update(labels="UA"),
