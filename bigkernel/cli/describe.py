@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,23 @@ from sklearn.pipeline import Pipeline
 from bigkernel import estimators
 from bigkernel.cli.options import say
 from bigkernel.cli.transforms import read, steps
-from bigkernel.data.corpus import Corpus, require_columns
+from bigkernel.data.atomic_write import remove_at_once
+from bigkernel.data.corpus import Corpus, open_corpus, require_columns
+from bigkernel.data.ingest import ingest
+from bigkernel.data.readers import open_source
 from bigkernel.data.readers.stores import is_url, naming, open_store, shown
+from bigkernel.data.run_lock import claimed
+from bigkernel.data.table import TableEncoding
 from bigkernel.data.zarr_arrays import kind_of
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import last_step
 from bigkernel.estimators.checks import require_valid
 from bigkernel.estimators.partitioned import leaf_metric
+from bigkernel.estimators.persistence import load_model
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import KERNELS
+from bigkernel.models.file import is_model
 from bigkernel.streaming.row_maps import TakeColumns
 
 # for numbers, for classes
@@ -56,6 +65,8 @@ def chosen_rows(corpus: Corpus, on_bad_rows: str, columns: Sequence[str] | None 
     """
     rows = as_rows(corpus)
     rows = rows.skip_bad_rows() if on_bad_rows == "skip" else rows
+    if corpus.info.encoding is not None:  # the model has the names of the table
+        rows = replace(rows, feature_names=())
     names = rows.feature_names
     if columns is None or not len(columns) or not names or names == tuple(columns):
         return rows
@@ -66,6 +77,56 @@ def chosen_rows(corpus: Corpus, on_bad_rows: str, columns: Sequence[str] | None 
     place = {name: position for position, name in enumerate(names)}
     taken = rows.map(TakeColumns(np.array([place[name] for name in columns])))
     return replace(taken, feature_names=tuple(columns))
+
+
+def encoding_at(path: str) -> TableEncoding:
+    """Return how a corpus, or a model that begins with `TableEncoder`, encodes tables."""
+    if is_model(path):
+        model: Any = load_model(path)
+        encoding: TableEncoding | None = model[0].encoding() if _has_encoder(model) else None
+    else:
+        encoding = open_corpus(path).info.encoding
+    if encoding is None:
+        raise DataError(f"{path}: expected a corpus or model of an encoded table; ingest its table with --encode")
+    return encoding
+
+
+def _has_encoder(model: Any) -> bool:
+    return isinstance(model, Pipeline) and isinstance(model[0], estimators.TableEncoder)
+
+
+def with_encoder(model: Any, corpus: Corpus) -> Any:
+    """Return a model of the table that a corpus was made of, if it was encoded."""
+    if corpus.info.encoding is None:
+        return model
+    steps = model.steps if isinstance(model, Pipeline) else [("model", model)]
+    return Pipeline([("table", estimators.TableEncoder.of(corpus.info.encoding)), *steps])
+
+
+def without_encoder(model: Any, corpus: Corpus) -> Any:
+    """Return a model of the rows of a corpus, which were encoded as the model encodes tables."""
+    if not _has_encoder(model):
+        return model
+    if corpus.info.encoding != model[0].encoding():
+        raise DataError(
+            f"{corpus.path}: was not encoded as the model does it; ingest its table with --encode-as MODEL, or predict "
+            "the table itself: bigkernel predict MODEL TABLE OUT"
+        )
+    return model[1:] if len(model) > 2 else model[-1]
+
+
+@contextmanager
+def encoded(table: str, model: Any, out: str, id: str | None) -> Iterator[str]:
+    """Write the rows of a table as a corpus beside `out`, encoded as a model does it, and remove it at the end."""
+    if not _has_encoder(model):
+        raise DataError(f"{table}: expected a corpus, as the model begins with no TableEncoder; ingest the table first")
+    place = Path(os.path.abspath(out)).with_name(f".{Path(out).name}-rows.corpus")
+    with claimed(out, "the predictions"):
+        try:
+            ingest(open_source(table, target="none", id=id, encode=model[0].encoding()), place, overwrite=True)
+            yield str(place)
+        finally:
+            remove_at_once(place)
 
 
 def is_dataset(path: str) -> bool:

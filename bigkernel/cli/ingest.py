@@ -11,13 +11,14 @@ import click
 
 from bigkernel.cli.data import describe
 from bigkernel.cli.options import bad_rows_option, json_option, overwrite_option, say
-from bigkernel.data.readers import FORMATS, open_source
+from bigkernel.data.readers import FORMATS, learn_encoding, open_source
 from bigkernel.errors import ConfigError
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
     from bigkernel.data.corpus import Corpus
     from bigkernel.data.ingest import IdCheck
+    from bigkernel.data.table import TableEncoding
 
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}
 _FORMATS = "\n".join(f"  {name:<8} {text}" for name, text in FORMATS.items())
@@ -32,6 +33,7 @@ Examples:
   bigkernel ingest rows.libsvm.gz rows.corpus            stored dense
   bigkernel ingest rows.csv all.corpus --target kind --split test=0.1
   bigkernel ingest rows.csv c.corpus --id-column id --on-bad-rows skip
+  bigkernel ingest flights.csv f.corpus --encode --split test=0.1
   bigkernel ingest https://host/store.zarr c.corpus --x data --y none
 """
 
@@ -45,6 +47,8 @@ Examples:
 )
 @click.option("--target", help="csv, parquet: label column: name, number from 0, or none (no labels) [the last].")
 @click.option("--drop", multiple=True, metavar="COLUMN", help="csv, parquet: leave out a column; may be repeated.")
+@click.option("--encode", is_flag=True, help="csv, parquet: encode text, dates and missing values; see below.")
+@click.option("--encode-as", type=click.Path(), metavar="PATH", help="Encode as another corpus, or a model, does.")
 @click.option("--group-column", "group", help="csv, parquet: column of the groups (rows that belong together).")
 @click.option("--id-column", "id", help="csv, parquet: column of ids, whole numbers or text, that predictions repeat.")
 @click.option("--delimiter", help="csv: , ; tab or blank [detected].")
@@ -76,14 +80,16 @@ Examples:
 @json_option
 def ingest(
     sources: tuple[str, ...], corpus: str, labels: tuple[str, ...], labels_are: str, on_bad_rows: str,
-    split: tuple[str, ...], split_by: Literal["row", "group"], seed: int, chunk_rows: int | None, name: str | None,
-    overwrite: bool, as_json: bool, **reading: Any,
+    encode: bool, encode_as: str | None, split: tuple[str, ...], split_by: Literal["row", "group"], seed: int,
+    chunk_rows: int | None, name: str | None, overwrite: bool, as_json: bool, **reading: Any,
 ) -> None:  # fmt: skip
     """Read each SOURCE (file, folder or URL) into one corpus at CORPUS.
 
     Rows are streamed: memory does not depend on the size of a file. A damaged source ends with an error that names the
     file and the row (of data, from 0), and leaves no corpus; only a text file truncated within its last number is not
     detected (csv, usps). Several sources must agree in features and dtype; the column `domain` numbers them from 0.
+    With --encode columns of text and dates become numbers, as `TableEncoder` does it, and missing values medians. What
+    was learned is kept with the corpus and with models fitted to it: bigkernel predict MODEL new.csv.
     With --split or --on-bad-rows skip the column `row` keeps the row of the source; over several it counts on.
     """
     from bigkernel.data.atomic_write import require_target
@@ -106,6 +112,8 @@ def ingest(
     # a file of labels for each source, or one word for all
     each = labels if len(labels) == len(sources) else labels * len(sources) or (None,) * len(sources)
     reading["skipped"] = skipped = SkippedRows() if on_bad_rows == "skip" else None
+    if encode or encode_as:
+        reading["encode"] = _encoding(sources, encode_as, reading)
     opened = [open_source(path, labels=file, **reading) for path, file in zip(sources, each, strict=True)]
     what = os.path.basename(opened[0].path.rstrip("/")) + (f" and {len(opened) - 1} more" if len(opened) > 1 else "")
     check = IdCheck(opened[0].feature_names)
@@ -139,6 +147,15 @@ def ingest(
         if unlabelled := figures.get("unlabelled"):
             say(f"{unlabelled:,} rows without a label: unlabelled")
         _say_notes(made, check)
+
+
+def _encoding(sources: tuple[str, ...], encode_as: str | None, reading: dict[str, Any]) -> TableEncoding:
+    """Return how a corpus or model encodes tables, or learn it from the sources."""
+    if encode_as is None:
+        return learn_encoding([open_source(path, **{**reading, "encode": True}) for path in sources])
+    from bigkernel.cli.describe import encoding_at
+
+    return encoding_at(encode_as)
 
 
 def _say_notes(made: Corpus, check: IdCheck) -> None:

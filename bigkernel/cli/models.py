@@ -77,7 +77,7 @@ def fit(
     """
     import numpy as np
 
-    from bigkernel.cli.describe import build, chosen_rows
+    from bigkernel.cli.describe import build, chosen_rows, with_encoder
     from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.base import last_step
     from bigkernel.estimators.evaluation import describe_metric, limit_classes
@@ -101,9 +101,9 @@ def fit(
         if mse is not None and not opened.info.classes and "weight" not in opened.columns:
             report |= {"training_r2": 1 - mse / np.nanvar(opened.column("y")), "training_rmse": np.sqrt(mse)}
         given = {"corpus": corpus, "model": model, "transforms": list(options["transforms"]), "seed": options["seed"]}
-        metric = describe_metric(estimator, rows.feature_names, opened.info.image_shape)
+        metric = describe_metric(estimator, opened.info.feature_names, opened.info.image_shape)
         emit(Figures("fit", {**report, **given, **({"metric": metric} if metric else {})}))
-        save_model(estimator, model, overwrite=overwrite)
+        save_model(with_encoder(estimator, opened), model, overwrite=overwrite)
         if judged is not None:
             of = "training" if os.path.samefile(judged[0].path, opened.path) else "held-out"
             verdict = _of_held_out(estimator, *judged, of=of, pictures=bool(run))
@@ -171,6 +171,10 @@ def _open_held_out(path: str, training: Corpus, on_bad_rows: str) -> tuple[Corpu
     from bigkernel.data.corpus import open_corpus
 
     opened = open_corpus(path)
+    if opened.info.encoding != training.info.encoding:
+        raise DataError(
+            f"--score {path}: was not encoded as {training.path}; ingest it with --encode-as {training.path}"
+        )
     rows = chosen_rows(opened, on_bad_rows, training.info.feature_names)
     if rows.shape[1] != training.n_features:
         raise DataError(
@@ -218,6 +222,8 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
 @click.argument("model", type=click.Path())
 @click.argument("corpus", type=click.Path())
 @click.argument("out", type=click.Path())
+@click.option("--id-column", "id", help="Of a table: column of ids, whole numbers or text, that predictions repeat.")
+@click.option("--raw-text", is_flag=True, help="csv: write text as it is, also what spreadsheets take for formulas.")
 @click.option("--decision", is_flag=True, help="Also write the decision values of every class.")
 @click.option(
     "--probability",
@@ -235,8 +241,8 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
 @shared.overwrite_option
 @shared.json_option
 def predict(
-    model: str, corpus: str, out: str, decision: bool, probability: bool, std: bool, where: Where, run: str | None,
-    resume: bool, overwrite: bool, as_json: bool,
+    model: str, corpus: str, out: str, id: str | None, raw_text: bool, decision: bool, probability: bool, std: bool,
+    where: Where, run: str | None, resume: bool, overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Predict every row of CORPUS with MODEL and write the predictions to OUT.
 
@@ -247,12 +253,18 @@ def predict(
     (ingest --id-column), else row: its number in the table that was ingested, from 0. Classes are written by name, in
     a zarr group by position if they are text.
 
+    \b
+    bigkernel predict flights.model new.csv predictions.csv
+
+    For a model of a corpus that was made with --encode, CORPUS may also be a table, CSV or Parquet, with the columns of
+    the fit by name, in any order; others are ignored. Its rows are encoded beside OUT for the time of the command.
+
     CORPUS may also be a Dataset of xarray, as NetCDF or zarr, or at a URL of zarr: then OUT is one too, with its
     dimensions and coordinates.
 
     With --run DIR an interrupted job keeps what it has written, and --resume writes the rest.
     """
-    from bigkernel.cli.describe import chosen_rows, is_dataset, open_dataset
+    from bigkernel.cli.describe import chosen_rows, encoded, is_dataset, open_dataset, without_encoder
     from bigkernel.data.corpus import open_corpus
     from bigkernel.data.prediction_table import is_table
     from bigkernel.estimators.evaluation import predict_to
@@ -262,7 +274,11 @@ def predict(
     if grid := is_dataset(corpus):
         opened, given = None, open_dataset(corpus)
     else:
+        if os.path.isfile(corpus):
+            _require_target(out, overwrite, "predictions", run=run)
+            corpus = click.get_current_context().with_resource(encoded(corpus, loaded, out, id))
         opened = open_corpus(corpus)
+        loaded = without_encoder(loaded, opened)
         given = chosen_rows(opened, "refuse", getattr(loaded, "feature_names_in_", None))
     table = is_table(out)
     _require_target(out, overwrite, "table" if table else "prediction store", run=run)
@@ -270,7 +286,13 @@ def predict(
         raise click.UsageError("a table of predictions needs a corpus; give OUT a name without .csv or .parquet")
     if probability and not table:
         raise click.UsageError("--probability needs an OUT that ends in .csv or .parquet; see --decision")
-    written = {"decision": decision, "probability": probability, "return_std": std, "overwrite": overwrite}
+    written = {
+        "decision": decision,
+        "probability": probability,
+        "return_std": std,
+        "overwrite": overwrite,
+        "raw_text": raw_text,
+    }
     with claimed(out, "the predictions"), execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
         made = predict_to(loaded, given, out, **written)
@@ -298,13 +320,14 @@ def score(
     With --run DIR finished segments are kept for --resume, and DIR/report.html shows the confusion of classes and the
     worst-classified rows.
     """
-    from bigkernel.cli.describe import chosen_rows
+    from bigkernel.cli.describe import chosen_rows, without_encoder
     from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.evaluation import evaluate, limit_classes
     from bigkernel.estimators.persistence import load_model
     from bigkernel.events.job import Figures, emit
 
-    loaded, opened, title = load_model(model), open_corpus(corpus), f"{model} on {corpus}"
+    opened, title = open_corpus(corpus), f"{model} on {corpus}"
+    loaded = without_encoder(load_model(model), opened)
     rows = chosen_rows(opened, on_bad_rows, getattr(loaded, "feature_names_in_", None))
     with execution(where, run=run, resume=resume, quiet=as_json):
         verdict = evaluate(loaded, opened, rows, of="scored", pictures=bool(run))

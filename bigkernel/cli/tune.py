@@ -23,6 +23,7 @@ from bigkernel.monitor.terminal.figures import show
 from bigkernel.search.scoring import OF_DOMAINS, SCORES
 
 if TYPE_CHECKING:
+    from bigkernel.data.corpus import Corpus
     from bigkernel.search.sweep_search import SweepSearchCV
 
 
@@ -100,7 +101,7 @@ def tune(
         label = scoring or ("accuracy" if hasattr(search, "classes_") else "r2")
         records = _records(search)
         emit(Figures("tune", {"name": f"Search on {Path(corpus).name}", **_outcome(search, label, records)}))
-    figures = _write_results(search, label, records, target, time.perf_counter() - start)
+    figures = _write_results(search, opened, label, records, target, time.perf_counter() - start)
     if own:
         shutil.rmtree(own, ignore_errors=True)
     if not as_json:
@@ -178,15 +179,16 @@ def _prepare(target: Path, own: Path | None, *, resume: bool, overwrite: bool) -
 
 
 def _write_results(
-    search: SweepSearchCV, label: str, records: list[dict[str, Any]], target: Path, seconds: float
+    search: SweepSearchCV, corpus: Corpus, label: str, records: list[dict[str, Any]], target: Path, seconds: float
 ) -> dict[str, Any]:
     """Write the best model, the table and the records; return the figures to show."""
+    from bigkernel.cli.describe import with_encoder
     from bigkernel.data.atomic_write import clear_orphans, write_json
     from bigkernel.estimators.persistence import save_model
     from bigkernel.events.job import plain
 
     clear_orphans(target / "best.model")
-    save_model(search.best_estimator_, target / "best.model", overwrite=True)
+    save_model(with_encoder(search.best_estimator_, corpus), target / "best.model", overwrite=True)
     with open(target / "results.csv", "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
         writer.writeheader()

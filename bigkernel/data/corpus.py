@@ -32,6 +32,7 @@ from bigkernel.config import settings
 from bigkernel.data import atomic_write, zarr_arrays
 from bigkernel.data.labels import Labels, named_labels
 from bigkernel.data.run_lock import claimed
+from bigkernel.data.table import TableEncoding
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLargeError
 
 FORMAT = 2
@@ -50,7 +51,8 @@ class CorpusInfo:
     `classes` lists the labels in order, empty if `y` holds numbers or is absent; for string labels, `y` holds positions
     in the list. `image_shape` is (height, width) if rows are images, or None. `scale` divides stored values into the
     range of the source (255 for 8-bit pixels). `feature_names` are the names of the columns of a table in order, and
-    `target` that of the labels, empty if the source has none. `id_column` is the name of the ids.
+    `target` that of the labels, empty if the source has none. `id_column` is the name of the ids. `encoding` says how
+    columns of a table with text became the features.
     """
 
     name: str
@@ -63,6 +65,7 @@ class CorpusInfo:
     feature_names: tuple[str, ...] = ()
     target: str = ""
     id_column: str = "id"
+    encoding: TableEncoding | None = None
 
 
 @dataclass(frozen=True)
@@ -237,7 +240,8 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
         raise DataError(f"{path}: expected corpus format {FORMAT}, found {version!r}; ingest the source again")
     try:
         known |= checked_attributes(known.get("name"), known.get("image_shape"), known.get("scale", 1.0))
-    except ConfigError as error:
+        known["encoding"] = TableEncoding.of(said) if (said := known.get("encoding")) else None
+    except (ConfigError, DataError) as error:
         raise DataError(f"{path}: attributes are damaged: {error}") from None
     info = CorpusInfo(**{**known, **{key: tuple(known.get(key, ())) for key in ("classes", "feature_names")}})
     if not info.complete:

@@ -63,7 +63,7 @@ def ingest(
     name = name or _name(sources[0].path)
     origins = [origin_of(source) for source in sources]
     origin = ", ".join(f"domain {file}: {text}" for file, text in enumerate(origins)) if sources[1:] else origins[0]
-    known = {key: getattr(sources[0], key) for key in ("image_shape", "scale", "feature_names", "target")}
+    known = {key: getattr(sources[0], key) for key in ("image_shape", "scale", "feature_names", "target", "encoding")}
     info = CorpusInfo(name, origin, **known, id_column=sources[0].id_column or "id")
     with writing(target_path, passing=False), ExitStack() as stack:
         writers = []

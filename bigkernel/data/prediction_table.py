@@ -14,10 +14,12 @@ import zarr
 from bigkernel.data import zarr_arrays
 from bigkernel.data.atomic_write import clear_orphans, remove_at_once, replacing, scratch_path
 from bigkernel.data.labels import named_labels
-from bigkernel.data.readers.source import load_library
+from bigkernel.data.readers.source import load_library, number_in
 from bigkernel.data.run_lock import claimed
 from bigkernel.errors import DataError
 from bigkernel.statistics.predictor import softmax
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the first letters of what spreadsheets run
 
 
 def is_table(path: str | os.PathLike[str]) -> bool:
@@ -59,24 +61,38 @@ def preparing_table(path: str, *, overwrite: bool) -> Iterator[Path]:
             remove_at_once(store)
 
 
-def write_table(path: str, store: zarr.Group, *, decision: bool, probability: bool) -> list[str]:
+def write_table(
+    path: str, store: zarr.Group, *, decision: bool, probability: bool, raw_text: bool = False
+) -> list[str]:
     """Write a prediction store as a table, which appears complete or not at all; return the names of its columns.
 
     The columns are the ids, else `row`; `prediction` (classes by name), `std` if it was stored, and with `decision` or
-    `probability` one `decision_CLASS` or `probability_CLASS` a class. One chunk is in memory at a time.
+    `probability` one `decision_CLASS` or `probability_CLASS` a class. One chunk is in memory at a time. In CSV, text
+    that a spreadsheet would take for a formula begins with an apostrophe, unless `raw_text`.
     """
     arrow, library = load_library("pyarrow", "tables need pyarrow"), _library(path)
     make = library.CSVWriter if hasattr(library, "CSVWriter") else library.ParquetWriter
     array: Any = store["prediction"]
     steps = range(0, array.shape[0], array.chunks[0])
     chosen = {"prediction", "std", *(["decision"] if decision else []), *(["probability"] if probability else [])}
-    tables = (arrow.table(_columns(store, start, min(start + steps.step, steps.stop), chosen)) for start in steps)
+    pieces = (_columns(store, start, min(start + steps.step, steps.stop), chosen) for start in steps)
+    if hasattr(library, "CSVWriter") and not raw_text:
+        pieces = ({_inert(name): _inert(values) for name, values in piece.items()} for piece in pieces)
+    tables = map(arrow.table, pieces)
     first = next(tables)
     with replacing(path) as scratch, make(os.fspath(scratch), first.schema) as writer:
         writer.write_table(first)
         for table in tables:
             writer.write_table(table)
     return list(first.schema.names)
+
+
+def _inert(value: Any) -> Any:
+    """Return text, or a column of it, with an apostrophe before what a spreadsheet would take for a formula."""
+    if isinstance(value, str):
+        return f"'{value!s}" if value.startswith(_FORMULA) and number_in(value) is None else value
+    texts = isinstance(value, list) or getattr(value, "dtype", np.dtype(int)).kind == "U"
+    return [_inert(item) for item in value] if texts else value
 
 
 def _columns(store: zarr.Group, start: int, stop: int, chosen: set[str]) -> dict[str, Any]:

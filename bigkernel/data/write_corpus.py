@@ -57,6 +57,7 @@ def write_corpus(
     weight: Any = None,
     domain: Any = None,
     group: Any = None,
+    ids: Any = None,
     classes: Classes = "auto",
     name: str | None = None,
     image_shape: tuple[int, int] | None = None,
@@ -75,6 +76,7 @@ def write_corpus(
     y : labels (n,), or None. Whole numbers and text become classes, as `classes` says, among which −1 and "-1" mean
         unlabelled; others are numbers, among which NaN does.
     weight, domain, group : (n,), or None
+    ids : (n,) of whole numbers or text that predictions repeat, or None
     classes : "auto", True or False
         "auto": whole numbers (3 or 3.0) are classes if at most 10 are distinct, or 20 that are 0 … k − 1 or 1 … k, or
         1,000 labels of images.
@@ -105,7 +107,7 @@ def write_corpus(
            [0., 1., 0.]]), ['b', 'a'])
     >>> folder.cleanup()
     """
-    given = {"y": y, "weight": weight, "domain": domain, "group": group}
+    given = {"y": y, "weight": weight, "domain": domain, "group": group, "id": ids}
     given = {column: values for column, values in given.items() if values is not None}
     named = os.path.basename(os.path.abspath(path)) if name in (None, "") else name
     attributes, chunk_rows = checked_attributes(named, image_shape, scale), require_count("chunk_rows", chunk_rows)
@@ -184,6 +186,8 @@ def fill(
             values["row"] = batch.first_row + values["row"]
         if "id" in values:
             ids = values.pop("id")
+            if ids.dtype.kind not in "iuUT" and not all(isinstance(one, str | int) for one in ids.tolist()):
+                raise DataError(f"{batch.name}: expected whole numbers or text as ids, found {ids.dtype} {ids[:2]}")
             whole &= np.can_cast(ids.dtype, np.int64)
             values[KEPT["id"]] = ids.astype(TEXT)
         sides = None if split is None else split.sides(batch.start, count, file=batch.file, group=values.get("group"))

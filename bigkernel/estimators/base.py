@@ -540,6 +540,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         probability: bool = False,
         return_std: bool = False,
         overwrite: bool = False,
+        raw_text: bool = False,
     ) -> zarr.Group | list[str]:
         """Predict the rows of a zarr array or corpus on the workers and write the predictions to disk.
 
@@ -555,6 +556,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         probability : also write the probabilities of the classes, in tables alone
         return_std : also write the standard deviations of observations, `std`, as `KernelRidge.predict` returns them
         overwrite : replace predictions of the same kind at `path`
+        raw_text : write text to CSV as it is, also what spreadsheets take for formulas
 
         Returns
         -------
@@ -581,7 +583,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         table, both = os.fspath(path), decision or probability
         with preparing_table(table, overwrite=overwrite) as store:  # workers write its chunks
             group = self._write_store(rows, store, decision=both, std=return_std, overwrite=True)
-            return write_table(table, group, decision=decision, probability=probability)
+            return write_table(table, group, decision=decision, probability=probability, raw_text=raw_text)
 
     def _write_store(
         self, rows: Rows, path: str | os.PathLike[str], *, decision: bool, std: bool, overwrite: bool

@@ -83,13 +83,14 @@ def predict_to(
     probability: bool = False,
     return_std: bool = False,
     overwrite: bool = False,
+    raw_text: bool = False,
 ) -> zarr.Group | list[str]:
     """Predict the rows of a zarr array or corpus on the workers and write the predictions to disk.
 
     Parameters
     ----------
     model : fitted estimator of bigkernel, Pipeline that ends with one, or search over them
-    X, path, decision, probability, return_std, overwrite : as in `KernelRidge.predict_to`
+    X, path, decision, probability, return_std, overwrite, raw_text : as in `KernelRidge.predict_to`
 
     Returns
     -------
@@ -106,8 +107,8 @@ def predict_to(
         write = last.predict_to
     except AttributeError as error:
         raise ConfigError(f"predict_to: expected a model that ends with an estimator of bigkernel: {error}") from error
-    options = {"decision": decision, "probability": probability, "return_std": return_std, "overwrite": overwrite}
-    written: zarr.Group | list[str] = write(rows, path, **options)
+    named = {"decision": decision, "probability": probability, "return_std": return_std}
+    written: zarr.Group | list[str] = write(rows, path, **named, overwrite=overwrite, raw_text=raw_text)
     return written
 
 

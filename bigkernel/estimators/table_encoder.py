@@ -68,6 +68,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def __init__(self, max_categories: int = 16) -> None:
         set_parameters(self, locals())
 
+    @classmethod
+    def of(cls, encoding: TableEncoding) -> Self:
+        """Return the fitted encoder of what was learned."""
+        made = cls(max((column.n_flags for column in encoding.columns), default=1))
+        made.columns_, made.n_features_in_ = encoding.columns, len(encoding.names)
+        made.feature_names_in_ = np.array(encoding.names, object)
+        return made
+
     def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Learn medians and categories; `DataError` for columns of other types, or if none varies."""
         self._validate_params()

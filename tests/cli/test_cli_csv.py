@@ -13,8 +13,19 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from sklearn.metrics import balanced_accuracy_score, mean_absolute_error, r2_score, root_mean_squared_error
+from sklearn.pipeline import make_pipeline
 
-from bigkernel import KernelRidge, load_model, open_corpus, predict_to, write_corpus
+from bigkernel import (
+    KernelRidge,
+    Predictor,
+    Ridge,
+    TableEncoder,
+    load_model,
+    open_corpus,
+    predict_to,
+    save_model,
+    write_corpus,
+)
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError
 
@@ -320,3 +331,66 @@ def test_a_column_of_another_scale_is_named_with_the_option_that_helps_before_it
     first = run("fit", "c", "m", "--landmarks", 20).stderr.splitlines()[0]
     assert re.search(r"columns differ.* column 'population' has.*--transform standardize", first)
     assert "columns differ" not in run("fit", "c", "n", "--landmarks", 20, "--transform", "standardize").stderr
+
+
+def test_a_table_of_text_and_dates_is_trained_on_and_predicted(run):
+    hours = pd.Timestamp("2013-01-01") + pd.to_timedelta(rng.integers(0, 9000, N), "h")
+    kind = np.where(X[:, 1] > 1, None, COLOURS)
+    table = pd.DataFrame({"id": np.arange(N), "kind": kind, "when": hours.astype(str), "age": X[:, 2]})
+    table = table.assign(late="", y=X[:, 0] + hours.hour)
+    table.loc[::9, "age"] = np.nan
+    table.loc[N - 1, "late"] = "A1"  # text beyond the first lines
+    table.to_csv("all.csv", index=False)
+    assert "--encode" in run("ingest", "all.csv", "all", code=3).output
+    run("ingest", "all.csv", "all", "--encode", "--id-column", "id", "--split", "test=0.3", "--chunk-rows", 40)
+    names = ["kind=blue", "kind=red", "kind missing", "when", "age", "age missing", "late missing", "late=A1"]
+    assert sorted(open_corpus("all").info.feature_names) == sorted(names)
+    run("fit", "all", "m", "--transform", "standardize", "--landmarks", 30, "--score", "all-test")
+    scored = json.loads(run("score", "m", "all-test", "--json").stdout)
+    new = table[["when", "age", "late", "kind", "id"]].assign(more="x")
+    new.to_csv("new.csv", index=False)
+    run("predict", "m", "new.csv", "p.csv", "--id-column", "id")
+    predicted = pd.read_csv("p.csv")
+    model = load_model("m")
+    expected = model.predict(pd.read_csv("new.csv")[model.feature_names_in_])
+    np.testing.assert_allclose(predicted["prediction"], expected, rtol=1e-6)
+    assert predicted["id"].tolist() == list(range(N))
+    test = pd.read_csv("p.csv").set_index("id").loc[open_corpus("all-test").column("id"), "prediction"]
+    assert scored["r2"] == pytest.approx(r2_score(table["y"][test.index], test), rel=1e-6)
+    columns = {name: pd.read_csv("new.csv")[name].to_numpy() for name in new}
+    np.testing.assert_allclose(Predictor.load("m").predict(columns), expected, rtol=1e-9)
+    run("ingest", "new.csv", "new", "--encode-as", "m", "--target", "none")
+    run("predict", "m", "new", "q.csv")
+    assert pd.read_csv("q.csv")["prediction"].tolist() == predicted["prediction"].tolist()
+    assert not [name for name in os.listdir() if name.startswith(".")]
+    run("ingest", "all.csv", "other", "--encode", "--drop", "late")
+    assert "--encode-as" in run("predict", "m", "other", "r.csv", code=3).output
+    assert "--encode-as" in run("fit", "other", "n", "--score", "all-test", code=3).output
+    new.drop(columns="when").to_csv("new.csv", index=False)
+    assert "found no 'when'" in run("predict", "m", "new.csv", "r.csv", code=3).output
+
+
+def test_categories_of_numbers_are_known_in_text(run):
+    table = pd.DataFrame({"k": pd.Categorical([1, 2, 3, 3] * 20), "x": np.arange(80.0)})
+    model = make_pipeline(TableEncoder(), Ridge()).fit(table, table["k"].astype(float))
+    save_model(model, "m")
+    table.assign(k=["1.0", "2", "", "3"] * 20).to_csv("new.csv", index=False)
+    run("predict", "m", "new.csv", "p.csv")
+    expected = model.predict(table.assign(k=[1.0, 2.0, np.nan, 3.0] * 20))
+    np.testing.assert_allclose(pd.read_csv("p.csv")["prediction"], expected, atol=1e-9)
+
+
+def test_text_that_spreadsheets_run_begins_with_an_apostrophe(run):
+    ids = np.array(["=1+1", "-2.5", "+49 1", "@x", "a"] * 20)
+    corpus = write_corpus("c", X[:100], np.where(X[:100, 0] > 0, "=cmd", "plain"), ids=ids)
+    assert corpus.column("id").tolist() == ids.tolist()
+    run("fit", "c", "m", "--landmarks", 10)
+    run("predict", "m", "c", "p.csv")
+    written = pd.read_csv("p.csv", dtype=str)
+    assert written["id"].tolist()[:5] == ["'=1+1", "-2.5", "'+49 1", "'@x", "a"]
+    assert set(written["prediction"]) == {"'=cmd", "plain"}
+    run("predict", "m", "c", "raw.csv", "--raw-text")
+    assert pd.read_csv("raw.csv", dtype=str)["id"].tolist() == ids.tolist()
+    with pytest.raises(DataError, match="whole numbers or text as ids"):
+        write_corpus("d", X, ids=X[:, 0])
+    assert write_corpus("e", X, ids=range(N)).column("id").tolist() == list(range(N))

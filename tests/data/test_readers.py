@@ -338,7 +338,16 @@ BAD = {
     "csv not UTF-8": (lambda: write("t.csv", b"1,a\n2,\xff\n"), "line 2: not UTF-8"),
     "csv NUL": (lambda: write("t.csv", b"1,a\n2,\0\n"), "line 2: found a NUL character"),
     "csv one column": (lambda: write("t.csv", "1\n2\n"), "expected several columns, found one"),
-    "parquet text": (lambda: write("t.parquet", table(city=["Ulm"] * 300, y=Y)), "1 column of text: 'city'; leave"),
+    "parquet text": (lambda: write("t.parquet", table(city=["Ulm"] * 300, y=Y)), "leave them out (--drop city)"),
+    **{
+        f"parquet long {role}": (
+            lambda: write("t.parquet", table(city=["Ulm" * 2000] * 300, y=Y)),
+            "texts of at most 4,096 bytes, found one of 6,000",
+            {role: "city"},
+        )
+        for role in ("target", "group", "id")
+    },
+    "csv long name": (lambda: write("t.csv", "a,b\n1,x\n2," + "y" * 5000 + "\n"), "at most 4,096 bytes"),
     "csv columns of text": (lambda: write("t.csv", "a b,c,d,y\nno,5,?,0\n,6,yes,1\n"), "(--drop 'a b' --drop d)"),
     "usps short": (lambda: write("u", "3 0.5\n"), "expected a digit and 256 grey values", {"format": "usps"}),
     # empty
@@ -404,3 +413,12 @@ def test_a_missing_library_is_refused_with_the_extra_to_install(monkeypatch, mod
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=r'pip install "bigkernel\[data\]"'):
         list(open_source(path).batches())
+
+
+def test_a_row_group_far_larger_than_its_file_is_refused(monkeypatch):
+    pq.write_table(table(np.zeros((20_000, 4))), "t.parquet", use_dictionary=False, compression="zstd")
+    assert open_source("t.parquet").n_rows == 20_000
+    monkeypatch.setattr("bigkernel.data.readers.tables._GROUP_BYTES", 1000)
+    monkeypatch.setattr("bigkernel.data.readers.source.DEFLATE_RATIO", 20)
+    with pytest.raises(DataError, match=r"row group of .* bytes in a file of .*smaller row groups"):
+        open_source("t.parquet")

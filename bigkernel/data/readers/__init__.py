@@ -25,11 +25,13 @@ from bigkernel.data.readers.source import (
     require_file,
     without_bad_rows,
 )
+from bigkernel.data.table import TableColumn, TableEncoding
 from bigkernel.errors import ConfigError, DataError
 
-__all__ = ["ENDINGS", "FORMATS", "OPTIONS", "Source", "open_source"]
+__all__ = ["ENDINGS", "FORMATS", "OPTIONS", "Source", "learn_encoding", "open_source"]
 
 _HEAD_BYTES = 2**16
+_SAMPLE_ROWS = 100_000  # from which an encoding is learned
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def _begins(*magic: bytes) -> Callable[[bytes], bool]:
     return lambda head: head.startswith(magic)
 
 
-_TABLE = ("target", "group", "id", "drop")
+_TABLE = ("target", "group", "id", "drop", "encode")
 _TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 _SVM = (".libsvm", ".svm", ".svmlight")
 # in the order in which `auto` tries them
@@ -112,6 +114,8 @@ def open_source(
         labels : idx, npy: the file of the labels, or "none"
         target, group, id, drop : csv, parquet: column of the labels, of the groups, of the ids of the rows, and those
             to leave out, by name or position
+        encode : csv, parquet: the `TableEncoding` that makes rows of the columns; True: x is a structured array of the
+            cells, from which `learn_encoding` learns one
         delimiter, header : csv: "," ";" "tab" or "blank"; whether line 1 names the columns
         x, y : npz, zarr: names of the arrays; y="none": no labels
         features, zero_based : libsvm: number of features; indices begin at 0
@@ -137,8 +141,35 @@ def open_source(
     if skipped is not None and "drop" in reader.options:  # a table, in which cells may be missing
         given["skipped"] = skipped
     source = reader.read(name, **given)
+    if given.get("encode") is True:
+        return source
     source = source if skipped is None else without_bad_rows(source, skipped)
     return source if dtype is None else _stored_as(source, dtype)
+
+
+def learn_encoding(sources: Sequence[Source], max_categories: int = 16) -> TableEncoding:
+    """Learn how the columns of tables, opened with `encode=True`, become numbers.
+
+    All rows say which columns of text files are numbers; at most 100,000, every k-th, give medians and categories.
+    """
+    names = sources[0].feature_names
+    texts, kept, step, done = set[str](), list[tuple[Any, Any]](), 1, 0
+    for source in sources:
+        for x in (batch["x"] for batch in source.batches()):
+            if missing := [name for name in names if name not in x.dtype.names]:
+                raise DataError(f"{source.path}: expected the columns of {sources[0].path}, found no {missing[0]!r}")
+            texts |= {name for name in names if name not in texts and tables.numbers_in(source, x[name]) is None}
+            place, done = done + np.arange(len(x)), done + len(x)
+            kept.append((place[place % step == 0], x[place % step == 0]))
+            while sum(len(rows) for _, rows in kept) > _SAMPLE_ROWS:
+                step *= 2
+                kept = [(place[place % step == 0], rows[place % step == 0]) for place, rows in kept]
+    columns = []
+    for name in names:
+        cells = np.concatenate([rows[name] for _, rows in kept])
+        numbers = None if name in texts else tables.numbers_in(sources[0], cells)
+        columns.append(TableColumn.learn(name, cells if numbers is None else numbers, max_categories))
+    return TableEncoding(names, tuple(columns))
 
 
 def _require_kind(path: str, name: str, reader: _Reader) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from bigkernel.data.table import TableEncoding
 from bigkernel.errors import ConfigError, DataError
 
 BLOCK_BYTES = 2**20
@@ -57,6 +58,7 @@ class Source:
     target: str = ""  # name of the column of labels of such a table
     id_column: str = ""  # name of the column of ids; empty: there are none
     skipped: SkippedRows | None = None  # counts rows that are left out
+    encoding: TableEncoding | None = None  # how columns of a table became the rows
 
     def batches(self) -> Iterator[dict[str, Any]]:
         """Yield the rows and their columns by name; `row` (k,) numbers the rows of the file from 0."""

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from bigkernel.data.labels import checked_labels
 from bigkernel.data.readers import source
+from bigkernel.data.table import TableEncoding
 from bigkernel.data.zarr_arrays import OUTPUTS, require_names
 from bigkernel.errors import BigKernelError, ConfigError, DataError
 
@@ -44,6 +45,8 @@ _ADVICE = (
 _MISSING = ("", "?", "NA", "N/A", "null", "None")  # labels of rows that are left out as bad, and empty cells
 _FALSE, _TRUE = ("False", "FALSE", "false"), ("True", "TRUE", "true")  # those of pandas
 _CELLS: dict[str, Any] = {"null_values": _MISSING, "true_values": _TRUE, "false_values": _FALSE}
+_MOST_TEXT_BYTES = 4096  # of a cell: 4,096 rows of a block are held as NumPy's text of the longest
+_GROUP_BYTES = 2**28  # of a row group that is decoded, however small the file is
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 
@@ -62,6 +65,7 @@ class Columns:
     id: int | None
     flags: frozenset[int] = frozenset()  # features of True and False in text
     skipped: source.SkippedRows | None = None  # rows with missing or invalid cells become NaN, and lines are counted
+    encode: TableEncoding | bool = False  # how columns become rows; True: they stay as they are
 
     @property
     def read(self) -> list[int]:
@@ -73,13 +77,34 @@ class Columns:
     def named(self) -> dict[str, Any]:
         """The names of the features and of the target, as fields of a `Source`."""
         names = tuple(self.names[place] for place in self.features)
+        if isinstance(self.encode, TableEncoding):
+            names = tuple(self.encode.outputs)
         return {"feature_names": names, "target": "" if self.target is None else self.names[self.target]}
+
+    @property
+    def width(self) -> int:
+        """The number of features of a row."""
+        return len(self.encode.outputs) if isinstance(self.encode, TableEncoding) else len(self.features)
+
+    @property
+    def texts(self) -> set[int]:
+        """The positions of features that are read from text as text."""
+        if isinstance(self.encode, TableEncoding):
+            numeric = [column.numeric for column in self.encode.columns]
+            return {place for place, known in zip(self.features, numeric, strict=True) if not known}
+        return {*self.features} if self.encode or self.skipped else set()
 
     @property
     def roles(self) -> dict[str, Any]:
         """What the columns are, as fields of a `Source`."""
         labelled, grouped = self.target is not None, self.group is not None
-        return {"labelled": labelled, "grouped": grouped, "id_column": "" if self.id is None else self.names[self.id]}
+        encoding = self.encode if isinstance(self.encode, TableEncoding) else None
+        return {
+            "encoding": encoding,
+            "labelled": labelled,
+            "grouped": grouped,
+            "id_column": "" if self.id is None else self.names[self.id],
+        }
 
 
 Column = str | int  # a name or a position
@@ -93,6 +118,7 @@ def choose(
     id: Column | None = None,
     drop: Sequence[Column] = (),
     skipped: source.SkippedRows | None = None,
+    encode: TableEncoding | bool = False,
 ) -> Columns:
     """Choose the columns of features, target, group and ids.
 
@@ -101,7 +127,7 @@ def choose(
     target : name or position (−1: the last); None: the last; "none": no labels
     group, id : name or position, or None
     drop : names or positions of columns to leave out
-    skipped : see `Columns`
+    skipped, encode : see `Columns`; with an encoding the features are its columns, by name
     """
     if len(names) > MOST_COLUMNS:
         raise DataError(f"{path}: expected at most {MOST_COLUMNS:,} columns, found {len(names):,}; save a NumPy array")
@@ -114,6 +140,11 @@ def choose(
         require_names([names[identity]], OUTPUTS)
     rest = [place for place in range(len(names)) if place not in dropped]
     last = max((place for place in rest if place != identity), default=-1)
+    given = encode.names if isinstance(encode, TableEncoding) else ()
+    if missing := [name for name in given if name not in names]:
+        raise DataError(f"{path}: expected the {len(given)} columns of the fit, found no {missing[0]!r}")
+    if target is None and last >= 0 and names[last] in given:
+        target = "none"
     label = None if target == "none" else _find(path, names, last if target is None else target, "the target")
     grouped = None if group is None else _find(path, names, group, "the groups")
     roles = [place for place in (label, grouped, identity) if place is not None]
@@ -122,9 +153,11 @@ def choose(
         raise DataError(f"{path}: {names[place]!r} is two of target, group and id; name another column")
     for place in dropped & set(roles):
         raise DataError(f"{path}: {names[place]!r} is to be left out (--drop), and is the target, the group or the id")
-    features = tuple(place for place in rest if place not in roles)
+    features = tuple(list(names).index(name) for name in given) or tuple(place for place in rest if place not in roles)
+    for place in {*features} & {*roles, *dropped}:
+        raise DataError(f"{path}: {names[place]!r} is a column of the fit; name another as target, group or id")
     source.require_features(path, len(features))
-    return Columns(tuple(names), features, label, grouped, identity, skipped=skipped)
+    return Columns(tuple(names), features, label, grouped, identity, skipped=skipped, encode=encode)
 
 
 def _find(path: str, names: Sequence[str], column: str | int, role: str) -> int:
@@ -148,9 +181,9 @@ def _refuse_text(path: str, columns: Columns, places: Sequence[int]) -> None:
         shown = ", ".join(map(repr, names)) + ", …" * (len(places) > 5)
         drop = " ".join(f"--drop {shlex.quote(name)}" for name in names)
         raise DataError(
-            f"{path}: {len(places)} column{'s' * (len(places) > 1)} of text: {shown}; leave them out ({drop}), encode "
-            f"them in pandas (table = pandas.get_dummies(table, columns={names}), and new rows, then "
-            "new.reindex(columns=table.columns, fill_value=0)), or name one as --target, --id-column or --group-column"
+            f"{path}: {len(places)} column{'s' * (len(places) > 1)} of text: {shown}; encode text, dates and missing "
+            f"values (--encode; in Python TableEncoder), leave them out ({drop}), or name one as --target, --id-column "
+            "or --group-column"
         )
 
 
@@ -159,18 +192,23 @@ def _block_of(path: str, rows: NDArray[Any], batch: Any, columns: Columns, dtype
     d, missing = len(columns.features), np.zeros(batch.num_rows, bool)
     holed = list[str]()
     for place, column in zip(columns.read, batch.columns, strict=True):
+        _require_short(path, columns.names[place], column)
+        if columns.encode and place in columns.features:
+            continue
         if column.null_count and not (columns.skipped is None and place == columns.target):
             missing |= column.is_null().to_numpy(zero_copy_only=False)
             holed.append(columns.names[place])
     if holed and columns.skipped is None:
         several, names = "s" * (len(holed) > 1), ", ".join(map(repr, holed[:20])) + ", …" * (len(holed) > 20)
         raise DataError(
-            f"{path}: row {rows[np.argmax(missing)]} (from 0), column{several} {names}: missing value{several}; fill "
-            "them in pandas (medians = table.median(numeric_only=True); table.fillna(medians)), and new rows by the "
-            f"same medians; or leave out rows (--on-bad-rows skip) or columns (--drop {shlex.quote(holed[0])})"
+            f"{path}: row {rows[np.argmax(missing)]} (from 0), column{several} {names}: missing value{several}; encode "
+            "them by medians (--encode; in Python TableEncoder), or leave out rows (--on-bad-rows skip) "
+            f"or columns (--drop {shlex.quote(holed[0])})"
         )
     x = np.empty((batch.num_rows, d), dtype)
-    for j in range(d):
+    if columns.encode:
+        x = _table_of(columns, batch)
+    for j in range(0 if columns.encode else d):
         x[:, j] = values = batch.column(j).to_numpy(zero_copy_only=False)
         # the common dtype of the columns may round 64-bit integers beside floats
         if values.dtype.kind in "iu" and values.dtype.itemsize == 8 and dtype.kind == "f":
@@ -181,7 +219,7 @@ def _block_of(path: str, rows: NDArray[Any], batch: Any, columns: Columns, dtype
                     f"{path}: row {rows[place]} (from 0), column {name!r}: expected {dtype}, the common dtype of the "
                     f"columns, found {values[place]}; name it as id, group or target, or leave it out (--drop)"
                 )
-    if missing.any():
+    if missing.any() and columns.encode is not True:
         x[missing] = np.nan
     others = {place: batch.column(d + k) for k, place in enumerate(columns.read[d:])}
     y = None if columns.target is None else _labels(others[columns.target])
@@ -193,6 +231,54 @@ def _block_of(path: str, rows: NDArray[Any], batch: Any, columns: Columns, dtype
     hashed = (int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1 for name in groups)
     codes = (int(name) if _WHOLE.fullmatch(name) else code for name, code in zip(groups, hashed, strict=True))
     return x, y, np.array(list(codes), np.int64), ids
+
+
+def _require_short(path: str, name: str, column: Any) -> None:
+    """Raise an error for texts that would take far more memory than the file."""
+    values = column.dictionary if hasattr(column, "dictionary") else column
+    if _is_text(values.type):
+        compute = _arrow("pyarrow.compute")
+        if (longest := compute.max(compute.binary_length(values)).as_py() or 0) > _MOST_TEXT_BYTES:
+            raise DataError(
+                f"{path}: column {name!r}: expected texts of at most {_MOST_TEXT_BYTES:,} bytes, found one of "
+                f"{longest:,}; leave the column out (--drop {shlex.quote(name)})"
+            )
+
+
+def _table_of(columns: Columns, batch: Any) -> NDArray[Any]:
+    """Return the features of a batch: encoded (k, p), or as a structured array of cells (k,)."""
+    pa, types, cells = _arrow(), _arrow("pyarrow.types"), {}
+    for place, given in zip(columns.features, batch.columns, strict=False):
+        column = given.dictionary_decode() if hasattr(given, "dictionary") else given
+        if types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type):
+            column = column.cast(pa.float64())
+        elif types.is_date(column.type):
+            column = column.cast(pa.timestamp("us"))
+        cells[columns.names[place]] = column.to_numpy(zero_copy_only=False)
+    if isinstance(columns.encode, TableEncoding):
+        each = zip(columns.encode.columns, cells.items(), strict=True)
+        parsed = {name: column.parse(own) if own.dtype == object else own for column, (name, own) in each}
+        return columns.encode.encode(parsed)
+    x = np.empty(batch.num_rows, [(name, own.dtype) for name, own in cells.items()])
+    for name, own in cells.items():
+        x[name] = own
+    return x
+
+
+def numbers_in(table: source.Source, cells: NDArray[Any]) -> NDArray[np.float64] | None:
+    """Return cells as numbers with NaN for missing ones, flags as 0 and 1; None if others are among them.
+
+    Only in a text file is text a number.
+    """
+    if cells.dtype.kind == "f" or table.format != "csv":
+        return cells if cells.dtype.kind == "f" else None
+    flags = {**dict.fromkeys(_FALSE, 0.0), **dict.fromkeys(_TRUE, 1.0)}
+    known = {*cells.tolist()} - {None}
+    values = {text: flags.get(text) for text in known} if known <= {*flags} else {}
+    values = values or {text: source.number_in(text) for text in known}
+    if None in values.values():
+        return None
+    return np.array([values.get(text, np.nan) for text in cells], np.float64)
 
 
 def _labels(column: Any) -> NDArray[Any]:
@@ -241,8 +327,8 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
     names = [str(place) for place in range(len(columns.names))]
     order, place = [names[column] for column in columns.read], len(columns.features)
     kinds = dict.fromkeys(order, pa.string())
-    if columns.skipped is None:  # otherwise invalid cells of text become missing ones
-        kinds |= {names[column]: pa.bool_() if column in columns.flags else pa.float64() for column in columns.features}
+    numeric = {*columns.features} - columns.texts  # with `skipped` invalid cells of text become missing ones
+    kinds |= {names[column]: pa.bool_() if column in columns.flags else pa.float64() for column in numeric}
     longest_line = max(map(len, _first_lines(path)))
 
     def blocks() -> Iterator[source.Block]:
@@ -268,14 +354,17 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
                 rows = np.arange(start, start + batch.num_rows)
                 if omitted:
                     rows += np.searchsorted(np.array(omitted) - np.arange(len(omitted)), rows, side="right")
-                if columns.skipped is not None:
+                if columns.encode:
+                    cells = [_without_missing(texts) for texts in batch.columns[:place]]
+                    batch = pa.record_batch([*cells, *batch.columns[place:]], names=order)
+                elif columns.skipped is not None:
                     kinds_of = zip(columns.features, batch.columns, strict=False)
                     cells = [_numbers_or_none(texts, column in columns.flags) for column, texts in kinds_of]
                     batch = pa.record_batch([*cells, *batch.columns[place:]], names=order)
                 if columns.target is not None:
                     texts = compute.utf8_trim_whitespace(batch.column(place))
                     if columns.skipped is not None:
-                        texts = compute.if_else(compute.is_in(texts, pa.array(_MISSING)), None, texts)
+                        texts = _without_missing(texts)
                     labels, named = _numbers_or_names(path, rows, texts, named)
                     batch = batch.set_column(place, "target", labels)
                 if columns.id is not None:
@@ -287,7 +376,15 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
                 start = int(rows[-1]) + 1
                 omitted[:] = [row for row in omitted if row >= start]
 
-    return source.Source(format, path, place, np.dtype(dtype), blocks, files=(path,), **columns.roles)
+    return source.Source(format, path, columns.width, np.dtype(dtype), blocks, files=(path,), **columns.roles)
+
+
+def _without_missing(texts: Any) -> Any:
+    """Return cells of text with null for those that say so; numbers are unchanged."""
+    pa, compute = _arrow(), _arrow("pyarrow.compute")
+    if not _is_text(texts.type):
+        return texts
+    return compute.if_else(compute.is_in(compute.utf8_trim_whitespace(texts), pa.array(_MISSING)), None, texts)
 
 
 def _numbers_or_none(texts: Any, flags: bool) -> Any:
@@ -363,10 +460,11 @@ def read_csv(
     cells = {place: {row[place] for row in rows if len(row) > place} - {*_MISSING} for place in columns.features}
     texts = {place: found for place, found in cells.items() if found and not any(map(_is_number, found))}
     flags = frozenset(place for place, found in texts.items() if found <= {*_TRUE, *_FALSE})
-    _refuse_text(path, columns, sorted(texts.keys() - flags))
+    if not columns.encode:
+        _refuse_text(path, columns, sorted(texts.keys() - flags))
     columns = replace(columns, flags=flags)
     table = _text_source("csv", path, columns, separator, headed, np.float64)
-    return replace(table, **columns.named) if headed else table
+    return replace(table, **columns.named) if headed or columns.encode else table
 
 
 def read_usps(path: str) -> source.Source:
@@ -438,21 +536,30 @@ def read_parquet(path: str, **options: Any) -> source.Source:
             if not file.schema_arrow.equals(schema):
                 raise DataError(f"{name}: expected the columns of {files[0]}, found others; all files need the same")
             n_rows += file.metadata.num_rows
+            groups = (file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
+            if (largest := max(groups, default=0)) > max(_GROUP_BYTES, source.DEFLATE_RATIO * os.path.getsize(name)):
+                raise DataError(
+                    f"{name}: a row group of {largest:,} bytes in a file of {os.path.getsize(name):,} may not fit in "
+                    "memory; write it with smaller row groups, or with dictionaries"
+                )
     assert schema is not None
     names = [field.name for field in schema if not _PANDAS_INDEX.fullmatch(field.name)]
     columns = choose(path, names, **options)
-    _refuse_text(path, columns, [place for place in columns.features if _is_text(schema.field(names[place]).type)])
-    dtype = np.result_type(*(_dtype(files[0], schema.field(names[place])) for place in columns.features))
+    dtype = np.dtype(np.float64)
+    if not columns.encode:
+        _refuse_text(path, columns, [place for place in columns.features if _is_text(schema.field(names[place]).type)])
+        dtype = np.result_type(*(_dtype(files[0], schema.field(names[place])) for place in columns.features))
     dtype = dtype if columns.skipped is None else np.result_type(dtype, np.float32)
     if columns.target is not None:
         _dtype(files[0], schema.field(names[columns.target]), text=True)
     if columns.id is not None and _dtype(files[0], schema.field(names[columns.id]), text=True).kind not in "iuU":
         raise DataError(f"{path}: column {names[columns.id]!r}: expected whole numbers or text as ids")
-    order, step = [names[place] for place in columns.read], source.block_rows(len(columns.features) * dtype.itemsize)
+    order, step = [names[place] for place in columns.read], source.block_rows(columns.width * dtype.itemsize)
+    texts = [field.name for field in schema if field.name in order and _is_text(field.type)]
 
     def blocks() -> Iterator[source.Block]:
         for name in files:
-            with _opened(name) as file:
+            with _opened(name, texts) as file:
                 start = 0
                 for batch in file.iter_batches(step, columns=order, use_threads=False):
                     rows = np.arange(start, start + batch.num_rows)
@@ -462,7 +569,7 @@ def read_parquet(path: str, **options: Any) -> source.Source:
                     raise DataError(f"{name}: expected {count} rows as in the footer, found {start}; {source.AGAIN}")
 
     known = {"files": () if os.path.isdir(path) else files, **columns.named, **columns.roles}
-    return source.Source("parquet", path, len(columns.features), dtype, blocks, n_rows, **known)
+    return source.Source("parquet", path, columns.width, dtype, blocks, n_rows, **known)
 
 
 def _files(path: str) -> tuple[str, ...]:
@@ -483,9 +590,14 @@ def _files(path: str) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
+def _opened(path: str, texts: Sequence[str] = ()) -> Iterator[Any]:
     parquet = _arrow("pyarrow.parquet")
-    options = {"buffer_size": 2**16, "pre_buffer": False, "page_checksum_verification": True}
+    options = {
+        "read_dictionary": list(texts),
+        "buffer_size": 2**16,
+        "pre_buffer": False,
+        "page_checksum_verification": True,
+    }
     with _reading_arrow(path), parquet.ParquetFile(path, **options) as file:
         yield file
 
