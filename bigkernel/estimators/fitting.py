@@ -373,15 +373,15 @@ class FitTrial(Trial, Generic[R, S]):
             if self.notes:
                 emit(Note(f"{method.name}: {self.notes[-1]}"))
             problem, self.report = sum_up(method, self.data, basis, whitening if method.probed else None)
-        finer = False
+        unresolved = False
         if method.by_folds:
             with spent("solve"), solving(method):
                 choice = choose_by_folds(method, problem)
-            method, finer = method.with_choice(choice), choice.unresolved
+            method, unresolved = method.with_choice(choice), choice.unresolved
         self.solved = solve(method, problem, whitening, diagnostics)
         self.basis, self.problem = basis, problem
         self.errors = diagnostics.errors if method.probed else None
-        self.unresolved = finer or method.leaves_unresolved(self.solved.solution)
+        self.unresolved = unresolved or method.leaves_unresolved(self.solved.solution)
 
     def keep_coarser(self, error: PlanTooLargeError) -> None:
         """Keep the present solution, and note the error for the warnings of the solve."""
