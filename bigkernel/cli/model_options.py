@@ -52,13 +52,27 @@ _REST = together(
         help="krr: from one sweep, or by conjugate gradients beyond 10,000 landmarks.  [default: auto]",
     ),
     click.option(
-        "--noise-variance", type=click.FloatRange(0, min_open=True), help="krr: of predict --std.  [default: estimated]"
+        "--noise-variance",
+        type=click.FloatRange(0, min_open=True),
+        metavar="N",
+        help="krr: of predict --std.  [default: estimated]",
     ),
     click.option("--intercept/--no-intercept", default=None, help="Fit an intercept.  [default: for numbers, xnv]"),
-    click.option("--class-weight", type=click.Choice(["balanced"]), help="balanced: equal total weight per class."),
+    click.option(
+        "--class-weight",
+        type=click.Choice(["balanced"]),
+        metavar="WORD",
+        help="balanced: equal total weight per class.",
+    ),
     click.option("--probability", is_flag=True, default=None, help="Calibrate class probabilities, by one more sweep."),
     transform_option,
-    click.option("--dtype", type=click.Choice(["auto", "float32", "float64"]), default="auto", show_default=True),
+    click.option(
+        "--dtype",
+        type=click.Choice(["auto", "float32", "float64"]),
+        default="auto",
+        metavar="NAME",
+        help="auto, float32 or float64.  [default: auto]",
+    ),
     click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of random choices."),
 )
 

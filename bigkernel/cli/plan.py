@@ -41,9 +41,8 @@ def plan(
     bigkernel plan train.corpus --landmarks 4000 --cluster local
     bigkernel plan train.corpus --landmarks 4000 --no-time
 
-    A plan that needs more than the --memory-limit of a worker is refused, as the fit would be.
-    The time is estimated by a pilot, with a range: the fit starts where --cluster says, sweeps some thousands of its
-    rows (or fits some --leaves), and is abandoned. Solves are not included. A fit of few rows is run whole.
+    A plan that needs more than the --memory-limit is refused, as the fit would be. A pilot estimates the time, without
+    solves: the fit starts where --cluster says, and is abandoned after some thousand rows (or some --leaves).
     """
     from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.config import settings

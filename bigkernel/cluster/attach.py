@@ -37,7 +37,8 @@ def attach(address: str, tls: Path | None, *, insecure: bool = False) -> Iterato
     `tls` is a directory of certificates, needed for tls:// and refused for others; `insecure` allows an unencrypted
     connection to another machine. A scheduler has 30 s to answer, or `bigkernel.stall-seconds` if that is less.
     """
-    require_encrypted(address, tls, insecure=insecure)
+    if not require_encrypted(address, tls, insecure=insecure):
+        _log.warning("%s: the connection to another machine is not encrypted (insecure: true)", address)
     security = Security() if tls is None else security_of(tls)
     seconds = min(30, settings().stall_seconds)
     with dask.config.set(PATIENT):
@@ -97,8 +98,11 @@ def _refusal(error: BaseException, tls: Path | None) -> str:
     )
 
 
-def require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> None:
-    """Raise an error for an invalid address, tls:// without certificates, or no TLS to another machine."""
+def require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> bool:
+    """Raise an error for an invalid address, tls:// without certificates, or no TLS to another machine.
+
+    Return whether nobody between the machines can read along; False only if `insecure`.
+    """
     scheme, place = parse_address(address if "://" in address else f"tcp://{address}")
     try:
         if scheme not in _SCHEMES:
@@ -114,18 +118,18 @@ def require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> None
                 f"{address}: expected a directory of certificates; pass connect(…, tls=DIR), or write kind: address, "
                 "address: tls://…, tls: DIR in a cluster file (create one with bigkernel certs DIR)"
             )
-        return
+        return True
     if tls is not None:
         raise ConfigError(f"{address}: certificates ({tls}) need an encrypted address, found {scheme}://; write tls://")
     if scheme == "inproc" or is_loopback(host):
-        return
+        return True
     if not insecure:
         raise ConfigError(
             f"{address}: the connection to another machine is not encrypted, and anyone who can alter it can run "
             "code on both machines; use tls:// with certificates (bigkernel certs DIR), an ssh tunnel to 127.0.0.1, "
             "or `insecure: true` in a cluster file"
         )
-    _log.warning("%s: the connection to another machine is not encrypted (insecure: true)", address)
+    return False
 
 
 def is_loopback(host: str) -> bool:

@@ -99,11 +99,14 @@ class RidgeInCoordinates(Protocol):
 
     has_formula: ClassVar[bool]
 
-    def solve_settings(self) -> SolveSettings: ...
+    def solve_settings(self) -> SolveSettings:
+        """Return its parameters."""
 
-    def whiten(self, basis: Columns) -> Whitening: ...
+    def whiten(self, basis: Columns) -> Whitening:
+        """Return the whitening of its columns."""
 
-    def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates: ...
+    def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
+        """Return the coordinates."""
 
 
 class Part(NamedTuple):

@@ -135,7 +135,7 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         core = K * np.outer(root, root)
         functions = eigenfunctions_of_core(core, self.n_components, diagnostics=diagnostics)
         phi, weight, method = K[labelled] * root, root[labelled] ** 2, self
-        if problem.folds is not None:
+        if self.by_folds and problem.folds is not None:
             to, fold = functions[0], problem.folds[labelled]
             by_fold = [
                 [to.reduce(Moments.of_rows(phi[i], Y[i], weight[i])) for i in (fold != k, fold == k)]

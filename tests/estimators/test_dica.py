@@ -165,6 +165,7 @@ def test_invalid_labels_are_refused(form, labels, message):
 
 @pytest.mark.parametrize("model", [DICA(), DICA(supervised=False), JDA()], ids=["DICA", "UDICA", "JDA"])
 @pytest.mark.parametrize("form", [{}, {"landmarks": np.ones((1, D))}], ids=["exact", "landmarks"])
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 def test_constant_rows_are_refused(model, form):
     labels = np.where(DOMAIN == 2, -1, LABELS) if isinstance(model, JDA) else LABELS
     reason = "as the rows do not differ" if isinstance(model, JDA) else ".*n_samples = 150"

@@ -41,10 +41,10 @@ from bigkernel.estimators.leaf_fits import LeafFits
 from bigkernel.estimators.partitioned import grow
 from bigkernel.statistics.moments import MomentStatistic
 
-RIDGE = KernelRidge(n_landmarks=30, alpha="gcv", random_state=0)
+RIDGE = KernelRidge(n_landmarks=30, alpha="cv", random_state=0)
 METRIC = make_pipeline(LearnedMetric(), RIDGE)
 WEIGHTED = KernelRidgeClassifier(n_landmarks=20, probability=True, class_weight="balanced")
-CLASSIFIER = KernelRidgeClassifier(n_landmarks=20, alpha="gcv", random_state=0)
+CLASSIFIER = KernelRidgeClassifier(n_landmarks=20, alpha="cv", random_state=0)
 
 
 @pytest.fixture
