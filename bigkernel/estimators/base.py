@@ -42,6 +42,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import fitting
 from bigkernel.estimators.calibration import calibrate, plan_calibration, refuse_folds
 from bigkernel.estimators.callbacks import CallbackSupportMixin, calling_back
+from bigkernel.estimators.checks import chosen_by_folds
 from bigkernel.estimators.evaluation import FitReport
 from bigkernel.estimators.fit_state import (
     BlendFit,
@@ -190,16 +191,11 @@ def _adds_rows(estimator: RowsEstimator) -> str:
         return "its fit takes several sweeps of the same rows; fit all rows at once"
     if getattr(estimator, "probability", False):
         return "probabilities are calibrated on all rows; set probability=False"
-    if _by_folds(estimator):
+    if chosen_by_folds(getattr(estimator, "alpha", None)):
         return "alpha='cv' chooses on folds of all rows; set a number, or 'gcv'"
     if getattr(estimator, "solver", None) == "cg":
         return "conjugate gradients keep no sums; set solver='direct'"
     return "an exact fit keeps no sums; set n_landmarks" if estimator._columns().exact else ""
-
-
-def _by_folds(estimator: RowsEstimator) -> bool:
-    alpha = getattr(estimator, "alpha", None)
-    return isinstance(alpha, str) and alpha == "cv"
 
 
 def _gives_probabilities(estimator: RowsEstimator) -> str:

@@ -72,6 +72,11 @@ def penalty_of(alpha: float | str | Array) -> float | str | Array:
     return float(given.item()) if given.size == 1 else given
 
 
+def chosen_by_folds(alpha: object) -> bool:
+    """Return whether a penalty is chosen on folds."""
+    return isinstance(alpha, str) and alpha == "cv"
+
+
 def number(alpha: object) -> float:
     """Return a penalty that is one number."""
     assert isinstance(alpha, Real)

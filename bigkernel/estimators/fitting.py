@@ -19,7 +19,7 @@ import numpy as np
 from bigkernel.arrays import Array
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, PlanTooLargeError
-from bigkernel.estimators.checks import finite, require_some, require_sums, solving
+from bigkernel.estimators.checks import chosen_by_folds, finite, require_some, require_sums, solving
 from bigkernel.estimators.fit_state import (
     AnyTargets,
     Columns,
@@ -99,7 +99,7 @@ class Method(Generic[R, S]):
     @property
     def by_folds(self) -> bool:
         """Whether the penalty is chosen on folds."""
-        return isinstance(self.alpha, str) and self.alpha == "cv"
+        return chosen_by_folds(self.alpha)
 
     @property
     def holds_out(self) -> bool:

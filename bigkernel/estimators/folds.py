@@ -9,7 +9,7 @@ Shapes: m landmarks, c targets, g folds, k penalties.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -22,9 +22,8 @@ from bigkernel.errors import DataError
 from bigkernel.estimators.fit_state import Columns, ExactProblem, FoldSums, Inputs, Problem
 from bigkernel.estimators.precision import of_columns, rounding_estimate
 from bigkernel.solvers.penalty_grid import Block, Coordinates, SolveSettings, squared_errors, total_spread
-from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
-from bigkernel.solvers.whitening import Whitening, whiten
+from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
 from bigkernel.statistics.moments import PROBED, SUMS, Moments, MomentStatistic
 from bigkernel.streaming.plan import Accumulator
@@ -139,33 +138,34 @@ def _parts(method: RidgeInCoordinates, problem: Problem) -> Iterator[Part]:
             whitening = method.whiten(rest.basis)
             coordinates = method.coordinates(rest, method.solve_settings().n_components or 0, whitening)
         train = Moments.of(rest.statistics, -1, shift=rest.centre)
-        reduced, test = (
-            coordinates.reduce(train),
-            coordinates.reduce(Moments.of(alone.statistics, 0, shift=alone.centre)),
-        )
+        reduced = coordinates.reduce(train)
+        test = coordinates.reduce(Moments.of(alone.statistics, 0, shift=alone.centre))
         estimate = rounding_estimate(rest, whitening) if method.has_formula else None
         if estimate is not None:
             estimate = estimate.with_solve(rounding_of_rotation(train, reduced, whitening), train.rows)
         yield Part(coordinates, reduced, test, estimate)
 
 
-def choose_exact(asked: SolveSettings, problem: ExactProblem) -> Choice:
-    """Choose the penalty of ridge on the kernel matrix of all rows; see `choose`."""
-    assert problem.folds is not None
-    K, (Y, _), folds = problem.K, problem.targets, problem.folds
-    weight = np.ones(len(K)) if problem.weight is None else problem.weight
+def choose_by_rows(
+    asked: SolveSettings,
+    problem: ExactProblem,
+    Y: Array,
+    weight: Array,
+    folds: Array,
+    phi_of: Callable[[Array], tuple[Coordinates, Array]],
+) -> Choice:
+    """Choose the penalty from labelled rows in memory, with targets Y (l, c), weights and folds (l,); see `choose`.
+
+    `phi_of` returns the coordinates of a fit to some of them, (k,) positions, and all in its columns, (l, p).
+    """
 
     def parts() -> Iterator[Part]:
         for fold in range(FOLDS):
-            rest, alone = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-            if not len(rest):
-                continue
-            whitening = whiten(K[np.ix_(rest, rest)], warn=False, diagnostics=SolveDiagnostics())
-            train, test = (
-                Moments.of_rows(whitening.reduce(K[np.ix_(rest, rows)]).T, Y[rows], weight[rows])
-                for rows in (rest, alone)
-            )
-            yield Part(Coordinates(), train, test)
+            sides = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+            if len(sides[0]) and len(sides[1]):
+                to, phi = phi_of(sides[0])
+                train, test = (to.reduce(Moments.of_rows(phi[rows], Y[rows], weight[rows])) for rows in sides)
+                yield Part(to, train, test)
 
     return choose(parts(), asked, problem.inputs)
 
@@ -184,12 +184,12 @@ def choose(parts: Iterable[Part], asked: SolveSettings, inputs: Inputs) -> Choic
         blocks = coordinates.blocks or (None,)
         grid = grid or _grid(asked, train, blocks)
         fitted, intercepts, estimates = coordinates.fit(train, grid, estimate)
-        unit = np.maximum(total_spread(train) / train.n, 1e-300)
-        unit = unit if inputs.classes is None else np.ones_like(unit)
+        spread = np.maximum(total_spread(train) / train.n, 1e-300)
+        unit = spread if inputs.classes is None else np.ones_like(spread)
         errors.append((squared_errors(test, fitted, intercepts) / test.n / unit).sum(axis=1))
         weights.append(float(test.n))
         rounding = np.array([0.0 if one is None else one.total for one in estimates])
-        unsure.append(rounding * np.sqrt((total_spread(train) / train.n / unit).sum()))
+        unsure.append(rounding * np.sqrt((spread / unit).sum()))
     if not errors:
         raise DataError("alpha='cv': expected labelled rows in two folds at least, found one; pass a number")
     told, share = np.stack(errors), np.array(weights)
@@ -198,9 +198,9 @@ def choose(parts: Iterable[Part], asked: SolveSettings, inputs: Inputs) -> Choic
     chosen = first_as_good(told, share, sure)
     alpha, passed = grid[chosen].alpha, chosen // len(_PENALTIES)
     assert isinstance(alpha, float)
-    pair = [chosen, min(chosen + 1, (passed + 1) * len(_PENALTIES) - 1)]
-    better = first_as_good(told[:, pair], share, np.ones(2, bool)) == 1
-    return Choice(alpha, len(blocks) - 1 - passed, unresolved=better)
+    smaller = min(chosen + 1, (passed + 1) * len(_PENALTIES) - 1)
+    better = first_as_good(told[:, [chosen, smaller]], share, np.ones(2, bool)) == 1
+    return Choice(alpha, len(blocks) - 1 - passed, unresolved=better and not sure[smaller])
 
 
 def _grid(asked: SolveSettings, train: Moments, blocks: Sequence[Block | None]) -> list[SolveSettings]:

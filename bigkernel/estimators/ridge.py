@@ -45,7 +45,7 @@ from bigkernel.estimators.fit_state import (
     Training,
 )
 from bigkernel.estimators.fitting import Method, fit_moments
-from bigkernel.estimators.folds import choose_exact
+from bigkernel.estimators.folds import choose_by_rows
 from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice, of_kernel
 from bigkernel.estimators.leverage import check_leverage, warn_of_leverage
@@ -69,7 +69,7 @@ from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import by_penalty, nystrom_ridge
-from bigkernel.solvers.whitening import Whitening
+from bigkernel.solvers.whitening import Whitening, whiten
 from bigkernel.statistics.moments import Moments, unshift_targets
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.statistics.products import ProductStatistic
@@ -239,7 +239,7 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
     def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> RidgeSolution:
         K, weight, kernel, flag = problem.K, problem.weight, of_kernel(problem.basis).kernel, self.fit_intercept
         Y, _ = problem.targets
-        alpha = penalty_of(choose_exact(self.solve_settings(), problem).alpha if self.by_folds else self.alpha)
+        alpha = self._chosen_exactly(problem) if self.by_folds else penalty_of(self.alpha)
         if isinstance(alpha, str):
             alpha, errors = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight)
             warn_of_leverage(self.name, errors, len(K))
@@ -262,10 +262,22 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
             with_intercept=flag,
         )
 
+    def _chosen_exactly(self, problem: ExactProblem) -> float:
+        """Choose the penalty on folds; without one, the kernel matrix is that of the other rows."""
+        K, (Y, _), folds = problem.K, problem.targets, problem.folds
+        assert folds is not None
+        weight = np.ones(len(K)) if problem.weight is None else problem.weight
+
+        def phi_of(rest: Array) -> tuple[Coordinates, Array]:
+            whitening = whiten(K[np.ix_(rest, rest)], warn=False, diagnostics=SolveDiagnostics())
+            return Coordinates(), whitening.reduce(K[rest]).T
+
+        return choose_by_rows(self.solve_settings(), problem, Y, weight, folds, phi_of).alpha
+
     def finish(
         self, solved: Solved[Whitening, RidgeSolution], data: Training, sweep: Report, skipped_rows: int
     ) -> MomentFit:
-        if isinstance(self.alpha, str) and self.alpha == "gcv":
+        if isinstance(self.alpha, str) and not self.by_folds:
             check_leverage(self.name, solved, data)
         return super().finish(solved, data, sweep, skipped_rows)
 

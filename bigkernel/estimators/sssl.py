@@ -32,7 +32,7 @@ from bigkernel.estimators.fit_state import (
     SpectralSolution,
 )
 from bigkernel.estimators.fitting import Method
-from bigkernel.estimators.folds import Choice, Part, choose
+from bigkernel.estimators.folds import Choice, choose_by_rows
 from bigkernel.estimators.graph import GRAPH, Graph, refuse_graph
 from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import CHOICES, BasisChoice, check_landmarks, of_kernel
@@ -47,7 +47,6 @@ from bigkernel.solvers.eigenfunctions import (
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings, resolve_gcv
 from bigkernel.solvers.residuals import SolveDiagnostics, warn_or_note
 from bigkernel.solvers.whitening import Whitening
-from bigkernel.statistics.held_out import FOLDS
 from bigkernel.statistics.moments import Moments, MomentStatistic
 
 _CONSTRAINTS: dict[str, list[object]] = {
@@ -136,13 +135,9 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         functions = eigenfunctions_of_core(core, self.n_components, diagnostics=diagnostics)
         phi, weight, method = K[labelled] * root, root[labelled] ** 2, self
         if self.by_folds and problem.folds is not None:
-            to, fold = functions[0], problem.folds[labelled]
-            by_fold = [
-                [to.reduce(Moments.of_rows(phi[i], Y[i], weight[i])) for i in (fold != k, fold == k)]
-                for k in range(FOLDS)
-            ]
-            parts = [Part(to, train, test) for train, test in by_fold]
-            method = self.with_choice(choose(parts, self.solve_settings(), problem.inputs))
+            settings, folds = self.solve_settings(), problem.folds[labelled]
+            choice = choose_by_rows(settings, problem, Y, weight, folds, lambda rest: (functions[0], phi))
+            method = self.with_choice(choice)
         moments = Moments.of_rows(phi, Y, weight)
         solution = method._solution(functions, moments, problem.inputs.shift, len(K), diagnostics)
         return replace(solution, coef=root[:, None] * solution.coef)

@@ -210,6 +210,15 @@ def test_smooth_targets_of_float32_rows_take_penalties_below_its_rounding():
     assert np.abs(model.predict(x) - y).max() < 2e-2
 
 
+def test_float32_rows_with_noise_are_swept_once():
+    rng = np.random.default_rng(10)  # the next smaller penalty is better by itself, but none is told from the best
+    x = rng.normal(size=(400, 3)).astype(np.float32)
+    y = np.sin(2 * x[:, 0]) + 0.5 * rng.normal(size=400)
+    model = bk.KernelRidge(bk.Gaussian(sigma=1.0), alpha="cv", n_landmarks=40, random_state=0).fit(x, y)
+    assert model._fitted.basis.dtype == "float32"
+    assert model.fit_report()["sweep"]["swept_again"] == []
+
+
 def test_leaves_choose_their_own():
     x = np.linspace(0, 1, 800)[:, None]
     y = np.sin(60 * x[:, 0]) + 0.1 * RNG.normal(size=800)
@@ -226,16 +235,22 @@ def test_gcv_warns_where_single_rows_decide(count, intercept):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AccuracyWarning)
         warnings.simplefilter("ignore", RankDeficiencyWarning)
+        rows = heavy_tails(800, np.random.default_rng(5))
         with pytest.warns(PenaltyWarning, match=r"times worse than with a larger penalty.*use alpha='cv'"):
-            model.fit(*heavy_tails(800, np.random.default_rng(5)))
+            model.fit(*rows)
+        assert clone(model).set_params(alpha="cv").fit(*rows).alpha_ > 10 * model.alpha_
 
 
 @pytest.mark.parametrize("kernel", [bk.Gaussian("scale"), bk.Matern("scale", nu=0.5)], ids=["smooth", "kinked"])
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
 def test_gcv_does_not_warn_of_ordinary_rows(kernel, weight):
-    for y in (Y, np.column_stack([Y, -Y])):  # warnings are errors
-        bk.KernelRidge(kernel, alpha="gcv", n_landmarks=80, random_state=0).fit(X, y, sample_weight=weight)
-    bk.KernelRidge(kernel, alpha="gcv").fit(X, Y, sample_weight=weight)
+    landmarks = bk.KernelRidge(kernel, alpha="gcv", n_landmarks=80, random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for y in (Y, np.column_stack([Y, -Y])):
+            landmarks.fit(X, y, sample_weight=weight)
+        bk.KernelRidge(kernel, alpha="gcv").fit(X, Y, sample_weight=weight)
+    assert [str(one.message) for one in caught] == []
 
 
 def test_rows_that_are_left_out_are_those_of_fits_without_them():
