@@ -202,7 +202,7 @@ def digits(
     3. The test digits are predicted, a table is printed and a page written.
 
     The results show what unlabelled rows add to few labels, what all labels would give, and what features add.
-    About half a minute on two processors; the corpus is made once.
+    About a minute on two processors; the corpus is made once.
 
     \b
     python -m pipelines digits
