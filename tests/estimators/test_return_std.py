@@ -309,6 +309,18 @@ def test_nine_in_ten_observations_are_within_the_bands_of_their_width(name, tabl
     assert_allclose(within, 0.9, rtol=0, atol=0.05 + 0.013)  # and two standard errors of 2,000 rows
 
 
+@pytest.mark.parametrize("leaves", [0, 6])
+def test_bands_of_targets_with_other_units_are_as_wide_as_their_errors(leaves, monkeypatch):
+    monkeypatch.setitem(globals(), "rng", np.random.default_rng(0))
+    X, y = two_targets(5400)
+    model = bk.KernelRidge(bk.Matern(0.3, nu=1.5), n_landmarks=120, alpha="gcv", random_state=0)
+    if leaves:
+        model = bk.PartitionedRegressor(model, leaves, posterior=True, random_state=0)
+    mean, std = model.fit(X[:2400], y[:2400]).predict(X[2400:], return_std=True)
+    within = (np.abs(mean - y[2400:]) < 1.645 * std).mean(axis=0)
+    assert_allclose(within, 0.9, atol=0.03)
+
+
 FITS = {
     "all rows met": {"alpha": 1e-6},
     "all rows met, all landmarks": {"alpha": 1e-6, "landmarks": X[::2]},
