@@ -40,7 +40,7 @@ from bigkernel.engine.rows import DaskSource, NumpySource, Rows, as_rows, is_das
 from bigkernel.engine.sweep import choose_executor, sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import fitting
-from bigkernel.estimators.calibration import calibrate, plan_calibration, refuse_folds
+from bigkernel.estimators.calibration import plan_calibration, refuse_folds
 from bigkernel.estimators.callbacks import CallbackSupportMixin, calling_back
 from bigkernel.estimators.checks import chosen_by_folds
 from bigkernel.estimators.evaluation import FitReport
@@ -80,6 +80,7 @@ from bigkernel.estimators.kernel_basis import (
     is_precomputed,
     of_kernel,
 )
+from bigkernel.estimators.method import Method
 from bigkernel.events.job import job
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap
@@ -130,7 +131,7 @@ class NamedSteps(_BaseComposition):
         return self
 
 
-def method_of(estimator: RowsEstimator) -> tuple[fitting.Method, BasisChoice | RowChoice]:
+def method_of(estimator: RowsEstimator) -> tuple[Method, BasisChoice | RowChoice]:
     """Return the method of an estimator, and its choice of columns."""
     return estimator._method(), estimator._columns()
 
@@ -231,7 +232,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
     alpha_ = Fitted[float | Array]("solution.alpha")
     training_mse_ = Fitted[Array]("solution.training_mse")
 
-    def _method(self) -> fitting.Method:
+    def _method(self) -> Method:
         """Return the method: its sums and its solve."""
         raise ConfigError(f"{type(self).__name__}: its parts keep no sums; fit again, or search with GridSearchCV")
 
@@ -302,8 +303,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
             if (blend := self._fit_members(data)) is not None:
                 self._fitted = blend  # type: ignore[assignment]  # `_expansion` alone reads it
             else:
-                method = self._method()
-                self._fitted = calibrate(method, fitting.fit(method, self._columns(), data), data)
+                self._fitted = fitting.fit(self._method(), self._columns(), data)
         return self
 
     def _fit_members(self, data: Training) -> BlendFit | None:
@@ -328,7 +328,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
             else:
                 columns.require_rows(data.rows)
                 basis = columns.choose(data.rows)
-                self._fitted = fitting.fit_moments(method, data, basis, choose=columns.dtype == "auto")
+                self._fitted = fitting.fit_sums(method, data, basis, choose=columns.dtype == "auto")
         return self
 
     def refit(self) -> Self:
@@ -359,8 +359,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         # sums of folds need their own sweep
         problem = None if problem is None or method.holds_out else method.check(problem, data.rows.name)
         choose = self._columns().dtype == "auto"
-        fit = fitting.fit_moments(method, data, basis, choose=choose, problem=problem)
-        self._fitted = calibrate(method, fit, data)
+        self._fitted = fitting.fit_sums(method, data, basis, choose=choose, problem=problem)
 
     def plan(self, X: RowsLike, y: ColumnLike = None, sample_domain: ColumnLike = None) -> Plan:
         """Return the plan of `fit` on these rows, without running it.

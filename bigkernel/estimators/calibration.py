@@ -19,10 +19,10 @@ from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, ResumeMismatchError
 from bigkernel.estimators.checks import solving
 from bigkernel.estimators.fit_state import Columns, ExactFit, ExactProblem, Fit, MomentFit, R, S, Solution, Training
-from bigkernel.estimators.fitting import Method, solve
 from bigkernel.estimators.folds import held_out
 from bigkernel.estimators.inputs import read_exact, without_class_weights
 from bigkernel.estimators.kernel_basis import LandmarkBasis
+from bigkernel.estimators.method import Method, solve
 from bigkernel.events.job import spent
 from bigkernel.solvers.logistic import fit_softmax
 from bigkernel.solvers.residuals import SolveDiagnostics

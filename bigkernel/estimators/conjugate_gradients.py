@@ -25,7 +25,7 @@ from bigkernel.estimators.cg_problem import (
 )
 from bigkernel.estimators.checks import require_labelled, require_some, require_squares, solving
 from bigkernel.estimators.fit_state import Inputs, IterativeFit, IterativeSolution, Report
-from bigkernel.estimators.fitting import skipped
+from bigkernel.estimators.method import skipped
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.solvers.conjugate_gradients import CGState, Preconditioner, describe_preconditioner, start_cg, step_cg
 from bigkernel.solvers.residuals import PROMISE

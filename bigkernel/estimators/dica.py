@@ -25,9 +25,9 @@ from bigkernel.estimators.fit_state import (
     Solution,
     Training,
 )
-from bigkernel.estimators.fitting import ExactTargets, Method
 from bigkernel.estimators.inputs import ExactRows, read_cells, require_weight
 from bigkernel.estimators.kernel_basis import BasisChoice, of_kernel
+from bigkernel.estimators.method import ExactTargets, Method
 from bigkernel.estimators.transforms import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.dica import Components, exact_components, landmark_components

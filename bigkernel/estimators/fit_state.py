@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator
 
 from bigkernel.arrays import Array, DType
 from bigkernel.engine.rows import Rows
-from bigkernel.estimators.checks import require_labelled
+from bigkernel.estimators.checks import require_labelled, require_row_squares, require_sums
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.solvers.pseudo_labels import PseudoLabels, SourceTarget
@@ -131,6 +131,10 @@ class ColumnMap(Protocol):
         """Return figures of the landmarks, for reports."""
         return {}
 
+    def require_range(self, sums: Accumulator) -> None:
+        """Raise `DataError` where sums of these columns are out of the range of float64."""
+        require_sums(sums)
+
 
 class Columns(ColumnMap, Protocol):
     """The columns of a fit: rows as they are, or `LandmarkBasis` and `FourierBasis` of a kernel."""
@@ -162,6 +166,10 @@ class RowBasis(ColumnMap):
 
     def centred(self) -> IdentityMap:
         return self.features()
+
+    def require_range(self, sums: Accumulator) -> None:
+        require_row_squares(np.diagonal(sums["G"][0]), sums["s"][0], self.shift, float(sums["n"][0]))
+        require_sums(sums)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array
 from bigkernel.estimators.base import Regressor, set_parameters
-from bigkernel.estimators.checks import PENALTIES, penalty_of, require_row_squares, require_sums
+from bigkernel.estimators.checks import PENALTIES, penalty_of
 from bigkernel.estimators.fit_state import (
     AnyTargets,
     Columns,
@@ -25,8 +25,8 @@ from bigkernel.estimators.fit_state import (
     RowBasis,
     Solution,
 )
-from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import RowChoice
+from bigkernel.estimators.method import Method
 from bigkernel.estimators.precision import r_factor_of
 from bigkernel.solvers.linear import linear_fit, linear_ridge_of
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
@@ -61,16 +61,6 @@ class LinearMethod(Method[Whitening, LinearSolution]):
     def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
         assert isinstance(targets, Targets)
         return MomentStatistic(basis.centred(), targets)
-
-    def whiten(self, basis: Columns, diagnostics: SolveDiagnostics | None = None) -> Whitening:
-        """Return no whitening."""
-        return Whitening(basis.width, basis.width)
-
-    def require_range(self, problem: Problem) -> None:
-        sums = problem.statistics
-        assert isinstance(problem.basis, RowBasis)
-        require_row_squares(np.diagonal(sums["G"][0]), sums["s"][0], problem.basis.shift, float(sums["n"][0]))
-        require_sums(sums)
 
     def solve(self, problem: Problem, reduced: Whitening, diagnostics: SolveDiagnostics) -> LinearSolution:
         assert isinstance(problem.basis, RowBasis)

@@ -22,9 +22,9 @@ from bigkernel.estimators.base import Classifier, LandmarkEstimator, every_row_c
 from bigkernel.estimators.calibration import with_sweeps
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, finite, solving
 from bigkernel.estimators.fit_state import Columns, IterativeFit, LogisticSolution, Problem, Solution, Training
-from bigkernel.estimators.fitting import Method, skipped, sum_up
 from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice
+from bigkernel.estimators.method import Method, skipped, sum_up
 from bigkernel.estimators.precision import whitened
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.algebra import Kernel
@@ -141,7 +141,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
             "and then alpha"
         )
 
-    def fit(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> IterativeFit:
+    def iterate(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> IterativeFit:
         basis, whitening, diagnostics = whitened(self.whiten, basis, choose=columns.dtype == "auto")
         diagnostics.warn()
         with keeping_blocks(basis.features(), data.rows, reserved_bytes=driver_bytes(basis.width, None)) as features:

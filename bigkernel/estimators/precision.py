@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -211,20 +211,35 @@ def whitened(
     return basis, whitening, diagnostics
 
 
-def next_precision(basis: Columns, errors: Errors, *, choose: bool, unresolved: bool = False) -> Columns | None:
-    """Return the basis in the precision that is to be tried next, or None.
+class Finer(NamedTuple):
+    """The columns in the precision that is to be tried next, why, and what is in float64 then."""
+
+    basis: Columns
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.remedy}"
+
+
+def next_precision(basis: Columns, errors: Errors | None, *, choose: bool, unresolved: bool = False) -> Finer | None:
+    """Return the precision that is to be tried next; None where predictions are not off, or there is none.
 
     `choose`: the dtype of blocks may be chosen. `unresolved`: rounding leaves directions unresolved that float64 might
     resolve.
     """
     unresolved = unresolved and choose
-    if isinstance(basis, RowBasis) or basis.dtype == "float64" or (errors.total <= ENOUGH and not unresolved):
+    if errors is None or isinstance(basis, RowBasis) or basis.dtype == "float64":
         return None
-    if unresolved or (choose and not errors.blocks <= ENOUGH):
-        return _float64(basis)
-    if basis.sums is None and not errors.sums <= ENOUGH:
-        return replace(of_kernel(basis), sums="float64")
-    return _float64(basis) if choose else None
+    off = not errors.total <= ENOUGH
+    if not off and not unresolved:
+        return None
+    reason = "some directions are lost in rounding error"
+    if off:
+        reason = f"estimated {basis.dtype} error {errors.total:.1g} exceeds {ENOUGH:.1g}"
+    if not unresolved and basis.sums is None and not errors.sums <= ENOUGH and (not choose or errors.blocks <= ENOUGH):
+        return Finer(replace(of_kernel(basis), sums="float64"), reason, "accumulating in float64")
+    return Finer(_float64(basis), reason, "computing in float64") if choose else None
 
 
 def _float64(basis: Columns) -> Columns:
@@ -268,7 +283,7 @@ def worth_factoring(errors: Errors | None, columns: int) -> bool:
     return not max(errors.total, errors.doubt) <= ENOUGH and errors.blocks <= ENOUGH
 
 
-def refit_by_qr(
+def factor(
     name: str, problem: Problem, data: Training, before: SolveDiagnostics, notes: list[str]
 ) -> tuple[Problem, Report] | None:
     """Return the problem with the R factor of its rows, and the report of the sweep; None where that does not fit.

@@ -44,11 +44,12 @@ from bigkernel.estimators.fit_state import (
     Solved,
     Training,
 )
-from bigkernel.estimators.fitting import Method, fit_moments
+from bigkernel.estimators.fitting import fit_sums
 from bigkernel.estimators.folds import choose_by_rows
 from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice, of_kernel
 from bigkernel.estimators.leverage import check_leverage, warn_of_leverage
+from bigkernel.estimators.method import Method
 from bigkernel.estimators.precision import rounding_estimate, solve_r_factor
 from bigkernel.events.job import Note, emit
 from bigkernel.kernels.algebra import Kernel
@@ -165,7 +166,7 @@ def fit_by_cg_with_fallback(
     if missed and by_cg.solver == "auto" and driver_bytes(columns.width_for(rows), None) <= free_memory():
         emit(Note(f"{missed}; solving directly instead"))
         with suppress(PlanTooLargeError):
-            return fit_moments(method, data, basis, choose=columns.dtype == "auto")
+            return fit_sums(method, data, basis, choose=columns.dtype == "auto")
     if missed:
         warnings.warn(missed, AccuracyWarning, stacklevel=4)
     finite(method, fit.solution)
@@ -274,12 +275,10 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
 
         return choose_by_rows(self.solve_settings(), problem, Y, weight, folds, phi_of).alpha
 
-    def finish(
-        self, solved: Solved[Whitening, RidgeSolution], data: Training, sweep: Report, skipped_rows: int
-    ) -> MomentFit:
+    def finish(self, solved: Solved[Whitening, RidgeSolution], data: Training, sweep: Report) -> MomentFit:
         if isinstance(self.alpha, str) and not self.by_folds:
             check_leverage(self.name, solved, data)
-        return super().finish(solved, data, sweep, skipped_rows)
+        return super().finish(solved, data, sweep)
 
     def solve_settings(self) -> SolveSettings:
         return SolveSettings(penalty_of(self.alpha), self.fit_intercept)
@@ -287,13 +286,11 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
     def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
         return Coordinates(whitening or self.whiten(problem.basis))
 
-    def fit(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Fit:
-        """Fit by the cheaper solver, or the one that the settings name."""
+    def iterate(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Fit | None:
+        """Fit by conjugate gradients where the settings name them, or they are the cheaper solver."""
         assert isinstance(columns, BasisChoice)
         choice, _ = choose_solver(self, columns, data)
-        if choice is None:
-            return super().fit(data, columns, basis)
-        return fit_by_cg_with_fallback(self, columns, data, basis, choice)
+        return None if choice is None else fit_by_cg_with_fallback(self, columns, data, basis, choice)
 
     def plan(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Plan:
         """Return the plan of the sweep, or of all expected sweeps of conjugate gradients."""

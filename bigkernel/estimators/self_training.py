@@ -30,9 +30,9 @@ from bigkernel.estimators.fit_state import (
     Solved,
     Training,
 )
-from bigkernel.estimators.fitting import Method, estimate_error, finish, solve
 from bigkernel.estimators.inputs import cell_counts, cell_targets, read_cells, require_weight
 from bigkernel.estimators.kernel_basis import CHOICES, BasisChoice, LandmarkBasis, check_landmarks, of_kernel
+from bigkernel.estimators.method import Method, estimate_error, record, skipped, solve
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import as_kernel
@@ -124,8 +124,8 @@ class AdaptingMethod(Method[ReducedSides, A]):
             f"fit with n_landmarks={count}"
         )
 
-    def finish(self, solved: Solved[ReducedSides, A], data: Training, sweep: Report, skipped_rows: int) -> MomentFit:
-        return self_train(self, solved, data, sweep, skipped_rows)
+    def finish(self, solved: Solved[ReducedSides, A], data: Training, sweep: Report) -> MomentFit:
+        return self_train(self, solved, data, sweep)
 
     def report(self, fit: Fit) -> Report:
         assert isinstance(fit, MomentFit)
@@ -223,16 +223,14 @@ class SelfTraining(Generic[A]):
         return ""
 
 
-def self_train(
-    method: AdaptingMethod[A], solved: Solved[ReducedSides, A], data: Training, report: Report, skipped_rows: int
-) -> MomentFit:
+def self_train(method: AdaptingMethod[A], solved: Solved[ReducedSides, A], data: Training, report: Report) -> MomentFit:
     """Return the fit after at most `n_rounds` rounds from a first solution.
 
     There are fewer if no label changes; if labels collapse, the round of least conditional entropy is kept.
     """
     if method.n_rounds:  # the error of the last solution is estimated
         solved.diagnostics.errors = None
-    fit, sides = finish(method, solved, report, skipped_rows), data.sides
+    fit, sides = record(method, solved, report, skipped(report)), data.sides
     rounds, basis = SelfTraining(method, solved, method.n_rounds), of_kernel(fit.basis)
     with keeping_blocks(basis.features(), data.rows, reserved_bytes=driver_bytes(basis.width, None)) as kept:
         features = replace(kept, shift=basis.centred().shift)
@@ -245,9 +243,9 @@ def self_train(
         solved.diagnostics.errors = estimate_error(method, solved.problem, solved.whitening, solved.solution)
         solved.diagnostics.warn()
     if rounds.fault:
-        warnings.warn(rounds.fault, CollapsedLabelsWarning, 8)
+        warnings.warn(rounds.fault, CollapsedLabelsWarning, 7)
     elif rounds.mismatch:
-        warnings.warn(rounds.mismatch, DifferentClassesWarning, 8)
+        warnings.warn(rounds.mismatch, DifferentClassesWarning, 7)
     diagnostics = {**fit.diagnostics, **solved.diagnostics.report()}
     return replace(
         fit,

@@ -31,11 +31,11 @@ from bigkernel.estimators.fit_state import (
     Solution,
     SpectralSolution,
 )
-from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.folds import Choice, choose_by_rows
 from bigkernel.estimators.graph import GRAPH, Graph, refuse_graph
 from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import CHOICES, BasisChoice, check_landmarks, of_kernel
+from bigkernel.estimators.method import Method
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import (

@@ -23,9 +23,9 @@ from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, 
 from bigkernel.estimators.calibration import PROBABILITY
 from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, number
 from bigkernel.estimators.fit_state import Columns, Fit, MomentFit, Problem, Report, RowBasis, Solution, ViewSolution
-from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.inputs import CLASS_WEIGHT
 from bigkernel.estimators.kernel_basis import CHOICES, FOURIER, Basis, BasisChoice, LandmarkBasis, check_landmarks
+from bigkernel.estimators.method import Method
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import FeatureMap, LandmarkFamily, LandmarkMap
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings

@@ -22,9 +22,9 @@ from bigkernel.engine.sweep import keeping_blocks, plan_sweep, sweep
 from bigkernel.errors import DataError
 from bigkernel.estimators.checks import solving
 from bigkernel.estimators.fit_state import Problem
-from bigkernel.estimators.fitting import solve
 from bigkernel.estimators.inputs import cell_counts
 from bigkernel.estimators.kernel_basis import of_kernel
+from bigkernel.estimators.method import solve
 from bigkernel.estimators.precision import Coefficients, perturbed_errors, with_probe
 from bigkernel.estimators.self_training import AdaptingMethod, ReducedSides, SelfTraining
 from bigkernel.events.job import Note, emit, spent
@@ -194,12 +194,10 @@ class AdaptingSweep(GridSweep):
         fits = pool.map(partial(SplitFits.of, methods, sides, problem, sums.whitening), range(len(splits)))
         return list(pool.map(_solved, list(fits)))
 
-    def finish(
-        self, data: SearchData, partition: Partition, solved: list[list[FoldSolutions]]
-    ) -> list[list[FoldSolutions]]:
+    def finish(self, data: SearchData, partition: Partition) -> list[list[FoldSolutions]]:
         basis, rows = of_kernel(self.lead.basis), partition.attach(data.rows)
         with keeping_blocks(basis.features(), rows) as kept:
-            return [_self_train(replace(kept, shift=basis.centred().shift), rows, one) for one in solved]
+            return [_self_train(replace(kept, shift=basis.centred().shift), rows, one.solved) for one in self.kernels]
 
 
 def _adapting(candidate: Candidate) -> AdaptingMethod:

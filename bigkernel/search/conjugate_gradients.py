@@ -23,7 +23,15 @@ from bigkernel.estimators.ridge import RidgeMethod
 from bigkernel.events.job import Note, emit
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition
-from bigkernel.search.sweeps import Candidate, GridSweep, PlanLine, SearchData, kept_landmarks, split_to_fit
+from bigkernel.search.sweeps import (
+    Candidate,
+    GridSweep,
+    KernelGroup,
+    PlanLine,
+    SearchData,
+    kept_landmarks,
+    split_to_fit,
+)
 from bigkernel.solvers.conjugate_gradients import (
     FACTOR_BYTES,
     PreconditionerChoice,
@@ -101,8 +109,9 @@ class CGSweep(GridSweep):
 
     def halves(self) -> list[GridSweep]:
         """Return two sweeps of half the candidates each; none for a single candidate."""
-        (members,), middle = self.members, len(self.candidates) // 2
-        return [CGSweep([half]) for half in (members[:middle], members[middle:])] if middle else []
+        middle = len(self.candidates) // 2
+        both = self.candidates[:middle], self.candidates[middle:]
+        return [CGSweep([KernelGroup(half)]) for half in both] if middle else []
 
     def divide(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[tuple[GridSweep, Partition]]:
         """Return the sweeps to solve one after the other: of fewer folds, then fewer candidates, as memory requires."""

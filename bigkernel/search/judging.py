@@ -1,13 +1,14 @@
 """The evaluation of every candidate on every split, and the fit of the best one.
 
-`fitting.sweep_until_precise` is the loop: kernels whose moments are too coarse for one of their candidates are swept
-again in the next precision. Scores that need predictions take one more sweep, or several where memory is short.
+The order is that of a fit (`estimators.fitting.fit_sums`), for many kernels and folds: kernels whose moments are too
+coarse for one of their candidates are swept again in the next precision. Scores that need predictions take one more
+sweep, or several where memory is short.
 Shapes: p columns of the solutions, k candidates, c targets, K kernels, F folds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,72 +18,18 @@ from bigkernel.config import settings
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import PlanTooLargeError
 from bigkernel.estimators.base import restore
-from bigkernel.estimators.fit_state import Columns, Training
-from bigkernel.estimators.fitting import Trial, sweep_until_precise
+from bigkernel.estimators.fit_state import Training
 from bigkernel.estimators.ridge import fit_by_cg_with_fallback
 from bigkernel.events.job import Note, emit
 from bigkernel.search.conjugate_gradients import by_ridge
 from bigkernel.search.scorers import TestedRows
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition
-from bigkernel.search.sweeps import Candidate, GridSweep, SearchData, limit_bytes, split_to_fit
+from bigkernel.search.sweeps import Candidate, GridSweep, KernelGroup, SearchData, limit_bytes, split_to_fit
 from bigkernel.statistics.held_out import FoldValues
 from bigkernel.streaming.plan import Accumulator, Plan
 
 Scores = dict[tuple[int, int], dict[str, float]]  # by candidate and fold
-
-
-@dataclass(eq=False, kw_only=True)
-class KernelTrial(Trial):
-    """The candidates of a kernel, `solved` by fold.
-
-    Attributes
-    ----------
-    members : the candidates, which share the basis of the next sweep; `basis` is that of the solutions
-    fits : function that returns whether a worker has the memory for a sweep of them
-    competes : function that returns whether one of the solved candidates may be the best
-    """
-
-    members: list[Candidate]
-    fits: Callable[[list[Candidate]], bool]
-    competes: Callable[[list[FoldSolutions]], bool]
-    solved: list[FoldSolutions] = field(default_factory=list)
-
-    def refine(self) -> bool:
-        """Take the next precision where predictions would be off, a candidate may be the best, and memory allows it."""
-        before = self.basis
-        if not super().refine():
-            return False
-        if not self.unresolved and not self.competes(self.solved):
-            self.basis = before
-            self.notes.pop()
-            emit(Note(f"{self.reason}, but no candidate of this kernel can be the best"))
-            for fold in self.solved:
-                fold.tested = [replace(one, allowed=float("inf")) for one in fold.tested]
-            return False
-        finer, self.basis = self.basis, before
-        self._share(finer)
-        if self.fits(self.members):
-            return True
-        self._share(before)
-        self.notes.pop()
-        return False
-
-    def keep_coarser(self, error: PlanTooLargeError) -> None:
-        """Keep the present solutions; an `AccuracyWarning` names candidates that are off in any case."""
-        self._share(self.basis)
-
-    def _share(self, basis: Columns) -> None:
-        for candidate in self.members:
-            candidate.basis = basis
-
-    def note(self, solved: list[FoldSolutions], *, probed: bool) -> None:
-        """Note the solutions by fold, and the largest error among them."""
-        self.solved, self.basis, known = solved, self.members[0].basis, []
-        if probed:
-            known = [error for fold in solved for error in fold.errors if error is not None]
-        self.errors = max(known, key=lambda error: error.total, default=None)
-        self.unresolved = any(fold.unresolved for fold in solved)
 
 
 @dataclass(eq=False)
@@ -106,54 +53,77 @@ class Work:
                     yield from self._score(some, partition, scoring)
 
     def _score(self, one: GridSweep, partition: Partition, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
-        def fits(members: list[Candidate]) -> bool:
-            try:
-                replace(one, members=[members]).require_room(self.data, [partition], scoring)
-            except PlanTooLargeError:
-                return False
-            return True
-
         # squared errors on all splits are known before the candidates are tested otherwise
         known = scoring.of_squares and not one.rounds and [partition] == self.partitions
-
-        def competes(solved: list[FoldSolutions]) -> bool:
-            return not known or any(
-                not np.mean([scoring.most(label, each) for each in figures]) < self.best.get(label, -np.inf)
-                for figures in _by_candidate(solved)
-                for label in scoring.names
-            )
-
-        groups: dict[object, list[tuple[GridSweep, list[KernelTrial]]]] = {}
-
-        def group(trials: list[KernelTrial]) -> list[tuple[GridSweep, list[KernelTrial]]]:
-            """Return trials that share a sweep, of one precision and within memory, which is planned once."""
-            key = tuple((id(trial), trial.members[0].basis) for trial in trials)
-            if trials and key not in groups:
-                of_members = {id(trial.members): trial for trial in trials}
-                groups[key] = [
-                    (shared, [of_members[id(members)] for members in shared.members])
-                    for precise in replace(one, members=[trial.members for trial in trials]).by_precision()
-                    for shared in precise.within_memory(self.data, [partition], scoring)
-                ]
-            return groups.get(key, [])
-
-        def attempt(trials: list[KernelTrial]) -> None:
-            for together, some in group(trials):
-                if some[0].notes:
-                    _note_refinement(some, len(one.members))
-                for trial, solved in zip(some, together.solve(self.data, partition, scoring), strict=True):
-                    trial.note(solved, probed=one.keeps_moments and one.lead.method.probed)
-                    for figures in _by_candidate(solved) if known else ():
+        waiting = one.kernels
+        for kernel in waiting:
+            kernel.solved, kernel.finer, kernel.final = [], None, False
+        while waiting:
+            # a sweep for as many kernels as fit, and a small solve of each candidate without each fold
+            sweeps = self._within_memory(replace(one, kernels=waiting), partition, scoring)
+            for shared in sweeps:
+                self._solve(shared, partition, scoring, len(one.kernels))
+                for kernel in shared.kernels if known else ():
+                    for figures in _by_candidate(kernel.solved):
                         self._note_best(figures, scoring)
+            # the same in the next precision for kernels that rounding moves, if one of their candidates may be the best
+            waiting = []
+            for shared in sweeps:
+                again = [kernel for kernel in shared.kernels if self._refine(one, kernel, partition, scoring, known)]
+                waiting += again
+                if done := [kernel for kernel in shared.kernels if kernel not in again]:
+                    yield from self._test(replace(shared, kernels=done), partition, scoring)
 
-        trials = []
-        for members in one.members:
-            basis, choose = members[0].basis, all(candidate.columns.dtype == "auto" for candidate in members)
-            trials.append(KernelTrial(basis=basis, choose=choose, members=members, fits=fits, competes=competes))
-        for done in sweep_until_precise(trials, attempt):
-            for together, some in group(done):
-                solved = together.finish(self.data, partition, [trial.solved for trial in some])
-                yield from self._test(together, partition, solved, scoring)
+    def _within_memory(self, one: GridSweep, partition: Partition, scoring: Scoring) -> list[GridSweep]:
+        """Return sweeps of kernels that share one, of one precision and within the memory of a worker."""
+        parts = [precise.within_memory(self.data, [partition], scoring) for precise in one.by_precision()]
+        return [shared for part in parts for shared in part]
+
+    def _solve(self, shared: GridSweep, partition: Partition, scoring: Scoring, count: int) -> None:
+        """Sweep and solve for some of `count` kernels; solutions of a coarser sweep stay where a finer does not fit."""
+        finer, number = shared.kernels[0].finer, len(shared.kernels)
+        if finer is not None:
+            off = "estimated error too large, or some directions lost in rounding error"
+            emit(Note(f"{number} of {count} kernels: {off}; {finer.remedy}"))
+        try:
+            solved = shared.solve(self.data, partition, scoring)
+        except PlanTooLargeError:
+            if finer is None:
+                raise
+            for kernel in shared.kernels:  # an `AccuracyWarning` names candidates that are off in any case
+                assert kernel.coarser is not None
+                kernel.take(kernel.coarser)
+                kernel.final = True
+            return
+        for kernel, solutions in zip(shared.kernels, solved, strict=True):
+            kernel.solved = solutions
+
+    def _refine(self, one: GridSweep, kernel: KernelGroup, partition: Partition, scoring: Scoring, known: bool) -> bool:
+        """Return whether to sweep again for a kernel, whose candidates then have the columns in the next precision."""
+        finer = kernel.next_precision(probed=one.keeps_moments and one.lead.method.probed)
+        if finer is None or kernel.final:
+            return False
+        if known and not any(fold.unresolved for fold in kernel.solved) and not self._may_be_best(kernel, scoring):
+            emit(Note(f"{finer.reason}, but no candidate of this kernel can be the best"))
+            for fold in kernel.solved:
+                fold.tested = [replace(each, allowed=float("inf")) for each in fold.tested]
+            return False
+        kernel.coarser, kernel.finer = kernel.basis, finer
+        kernel.take(finer.basis)
+        try:
+            replace(one, kernels=[kernel]).require_room(self.data, [partition], scoring)
+        except PlanTooLargeError:
+            kernel.take(kernel.coarser)
+            return False
+        return True
+
+    def _may_be_best(self, kernel: KernelGroup, scoring: Scoring) -> bool:
+        """Return whether a candidate may have the largest score, given the errors of its figures."""
+        return any(
+            not np.mean([scoring.most(label, each) for each in figures]) < self.best.get(label, -np.inf)
+            for figures in _by_candidate(kernel.solved)
+            for label in scoring.names
+        )
 
     def _note_best(self, figures: tuple[Tested, ...], scoring: Scoring) -> None:
         """Note the scores of a candidate, by split, if they are precise enough."""
@@ -164,10 +134,9 @@ class Work:
             error = scores.std(ddof=1) / len(scores) ** 0.5 if scoring.one_standard_error and len(scores) > 1 else 0.0
             self.best[label] = max(self.best.get(label, -np.inf), float(scores.mean() - error))
 
-    def _test(
-        self, one: GridSweep, partition: Partition, solved: list[list[FoldSolutions]], scoring: Scoring
-    ) -> Iterator[tuple[Candidate, int, Tested]]:
+    def _test(self, one: GridSweep, partition: Partition, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
         """Test candidates on every split, with sweeps for the scores that need predictions."""
+        solved = one.finish(self.data, partition)
         counted = self._count(one, partition, solved, scoring) if scoring.counts else {}
         scored = value_scores(one, partition, self.data, solved, scoring) if scoring.scorers else {}
         judged = self._judge_domains(one, partition, solved, scoring)
@@ -205,9 +174,10 @@ class Work:
 
     def fit(self, candidate: Candidate) -> None:
         """Fit a candidate to all rows: from kept sums, where they are precise enough, or from sweeps."""
-        members = next((m for one in self.sweeps for m in one.members if any(c is candidate for c in m)), None)
+        kernels = (kernel for one in self.sweeps for kernel in one.kernels)
+        kernel = next((kernel for kernel in kernels if candidate in kernel.candidates), None)
         targets, inputs = self.data.targets, self.data.inputs
-        problem = None if members is None else self.data.moments.get(id(members))
+        problem = None if kernel is None else self.data.moments.get(kernel)
         if not candidate.solve_settings.fit_intercept:  # as in a fit of one candidate
             targets, inputs = replace(targets, shift=None), inputs.of_targets()
             problem = None if problem is None else problem.of_targets()
@@ -224,11 +194,6 @@ class Work:
 def _by_candidate(solved: list[FoldSolutions]) -> Iterator[tuple[Tested, ...]]:
     """Yield the figures of each candidate of a kernel, by fold."""
     return zip(*(fold.tested for fold in solved), strict=True)
-
-
-def _note_refinement(trials: list[KernelTrial], count: int) -> None:
-    off = "estimated error too large, or some directions lost in rounding error"
-    emit(Note(f"{len(trials)} of {count} kernels: {off}; {trials[0].precision}"))
 
 
 # -- scores that need predictions --------------------------------------------------------------------------------------
@@ -257,12 +222,12 @@ def value_sweeps(
 
     def halves(some: GridSweep) -> list[GridSweep]:
         middle = len(some.candidates) // 2
-        if len(some.members) > 1 or not middle:
+        if len(some.kernels) > 1 or not middle:
             return some.halves()
-        return [GridSweep([some.candidates[:middle]]), GridSweep([some.candidates[middle:]])]
+        return [GridSweep([KernelGroup(half)]) for half in (some.candidates[:middle], some.candidates[middle:])]
 
     try:
-        return split_to_fit(GridSweep(one.members), check, halves)
+        return split_to_fit(GridSweep(one.kernels), check, halves)
     except PlanTooLargeError as error:
         raise PlanTooLargeError(
             f"scoring: {', '.join(scoring.scorers)} need the predictions for all held-out rows at once, which do not "
@@ -318,8 +283,8 @@ def coefficients(
 
 def _places(one: GridSweep) -> Iterator[tuple[tuple[int, int], Candidate]]:
     """Yield each candidate with its kernel and its place among the candidates of the kernel."""
-    for place, members in enumerate(one.members):
-        for number, candidate in enumerate(members):
+    for place, kernel in enumerate(one.kernels):
+        for number, candidate in enumerate(kernel.candidates):
             yield (place, number), candidate
 
 

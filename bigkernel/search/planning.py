@@ -43,7 +43,7 @@ from bigkernel.search.judging import Work, value_sweeps
 from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.splits import Partition, partitions, refuse_groups
-from bigkernel.search.sweeps import Candidate, GridSweep, PlanLine, SearchData
+from bigkernel.search.sweeps import Candidate, GridSweep, KernelGroup, PlanLine, SearchData
 from bigkernel.statistics.moments import Targets
 
 
@@ -338,7 +338,7 @@ def arrange(
         if not group:
             continue
         if not isinstance(group[0].basis, LandmarkBasis):
-            sweeps.append(GridSweep([group]))
+            sweeps.append(GridSweep([KernelGroup(group)]))
             continue
         kernels: dict[tuple[object, ...], list[Candidate]] = {}
         adapts = isinstance(group[0].method, AdaptingMethod)  # all members are of one type
@@ -347,13 +347,13 @@ def arrange(
             key = basis.dtype, candidate.columns.dtype == "auto", _key(of_kernel(basis).kernel), graph.n_neighbors
             kernels.setdefault(key, []).append(candidate)
         for dtype in ("float32", "float64"):
-            lists = [one for (name, *_), one in kernels.items() if name == dtype]
-            if adapts or any(candidate.method.graph.exists for one in lists for candidate in one):
+            groups = [KernelGroup(one) for (name, *_), one in kernels.items() if name == dtype]
+            if adapts or any(candidate.method.graph.exists for one in groups for candidate in one.candidates):
                 kind = AdaptingSweep if adapts else GridSweep  # one kernel each, as a graph belongs to a kernel
-                sweeps += [kind([one]) for one in lists]
+                sweeps += [kind([one]) for one in groups]
                 continue
-            for family in group_by_argument([of_kernel(one[0].basis).kernel for one in lists]):
-                sweeps += GridSweep([lists[place] for place in family]).within_memory(data, partitions, scoring)
+            for family in group_by_argument([of_kernel(one.basis).kernel for one in groups]):
+                sweeps += GridSweep([groups[place] for place in family]).within_memory(data, partitions, scoring)
     return sweeps
 
 
@@ -384,7 +384,8 @@ def _cg_sweeps(members: list[Candidate]) -> list[GridSweep]:
     groups: dict[object, list[Candidate]] = {}
     for candidate in members:
         groups.setdefault((_cg_key(candidate), candidate.choice), []).append(candidate)
-    return [CGSweep([sorted(group, key=lambda one: float(one.solve_settings.alpha))]) for group in groups.values()]
+    ascending = [sorted(group, key=lambda one: float(one.solve_settings.alpha)) for group in groups.values()]
+    return [CGSweep([KernelGroup(group)]) for group in ascending]
 
 
 def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidate]]:

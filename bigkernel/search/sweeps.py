@@ -27,10 +27,12 @@ from bigkernel.engine.sweep import choose_executor, plan_sweep
 from bigkernel.errors import DataError, PlanTooLargeError
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.fit_state import GRAPH_SUMS, Columns, Inputs, Problem
-from bigkernel.estimators.fitting import Method
 from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
+from bigkernel.estimators.method import Method
 from bigkernel.estimators.precision import (
     Coefficients,
+    Finer,
+    next_precision,
     of_columns,
     perturbed_errors,
     probed_sweep,
@@ -99,6 +101,49 @@ class Candidate:
 
 
 @dataclass(eq=False)
+class KernelGroup:
+    """Candidates of one kernel, which share its columns and moments; those of a linear model are one group.
+
+    Attributes
+    ----------
+    candidates : in the order of their solutions
+    solved : the solutions of the last sweep, by fold
+    finer : the precision of a further sweep, where one is needed
+    coarser : the columns of the solutions, until that sweep is done
+    final : whether there can be no further sweep
+    """
+
+    candidates: list[Candidate]
+    solved: list[FoldSolutions] = field(default_factory=list)
+    finer: Finer | None = None
+    coarser: Columns | None = None
+    final: bool = False
+
+    @property
+    def lead(self) -> Candidate:
+        """The first candidate."""
+        return self.candidates[0]
+
+    @property
+    def basis(self) -> Columns:
+        """The columns of all of them."""
+        return self.lead.basis
+
+    def take(self, basis: Columns) -> None:
+        """Give all candidates these columns."""
+        for candidate in self.candidates:
+            candidate.basis = basis
+
+    def next_precision(self, *, probed: bool) -> Finer | None:
+        """Return the precision that one of the solutions needs; None where predictions are not off."""
+        errors = [error for fold in self.solved for error in fold.errors if error is not None] if probed else []
+        worst = max(errors, key=lambda error: error.total, default=None)
+        unresolved = any(fold.unresolved for fold in self.solved)
+        choose = all(candidate.columns.dtype == "auto" for candidate in self.candidates)
+        return next_precision(self.basis, worst, choose=choose, unresolved=unresolved)
+
+
+@dataclass(eq=False)
 class SearchData:
     """The training data of a search, and results of its sweeps for the fit of the best candidate.
 
@@ -108,7 +153,7 @@ class SearchData:
     judging : the rows with the weights, without those of classes, and targets of scores
     domains : source and target, for scores without labels of the target
     inverse : function from values of f (n, c) to predictions on the scale of these targets
-    moments : of all rows, by the identity of the list of a kernel's candidates
+    moments : of all rows, by group of candidates
     ends : by candidate, the sum of the coefficients of conjugate gradients over folds, and the number of folds
     """
 
@@ -118,13 +163,13 @@ class SearchData:
     judging: Rows
     inverse: Callable[[Array], Array] | None = None
     domains: Domains | None = None
-    moments: dict[int, Problem] = field(default_factory=dict)
+    moments: dict[KernelGroup, Problem] = field(default_factory=dict)
     ends: dict[int, tuple[Array, int]] = field(default_factory=dict)
 
-    def keep(self, members: list[Candidate], problem: Problem, partition: Partition, *, unlabelled: bool) -> None:
+    def keep(self, kernel: KernelGroup, problem: Problem, partition: Partition, *, unlabelled: bool) -> None:
         """Keep the moments of all rows, as a fit of one candidate would sum them, if there is room."""
         total, sides = problem.statistics, partition.sides
-        self.moments.pop(id(members), None)
+        self.moments.pop(kernel, None)
         held = sum(one.statistics["G"].nbytes for one in self.moments.values())
         room = settings().memory_limit_bytes
         if not partition.whole or held + total["G"][0].nbytes * (1 + unlabelled) > room:
@@ -137,7 +182,7 @@ class SearchData:
             if unlabelled:
                 joined = {name: np.concatenate([total[name][:1], values]) for name, values in joined.items()}
             joined |= graph  # which is of all rows
-        self.moments[id(members)] = replace(problem, statistics=joined)
+        self.moments[kernel] = replace(problem, statistics=joined)
 
     def require_fold(self, split: int, tested: float, trained: float, classes: Array) -> None:
         """Raise `DataError` unless the test and training rows of a split, and of each class (c,), have weight."""
@@ -251,24 +296,19 @@ class KernelSums:
 
 @dataclass(eq=False)
 class GridSweep:
-    """Kernels that share a sweep, each with its candidates; a linear model counts as one kernel.
+    """Kernels that share a sweep, each with its candidates."""
 
-    Attributes
-    ----------
-    members : a list of candidates for each kernel
-    """
-
-    members: list[list[Candidate]]
+    kernels: list[KernelGroup]
 
     @property
     def candidates(self) -> list[Candidate]:
         """All candidates."""
-        return [candidate for one in self.members for candidate in one]
+        return [candidate for kernel in self.kernels for candidate in kernel.candidates]
 
     @property
     def lead(self) -> Candidate:
         """The first candidate."""
-        return self.members[0][0]
+        return self.kernels[0].lead
 
     @property
     def keeps_moments(self) -> bool:
@@ -286,9 +326,9 @@ class GridSweep:
     def features(self) -> FeatureMap:
         """The feature map, with a block for each kernel."""
         basis = self.lead.basis
-        if len(self.members) == 1 or not isinstance(basis, LandmarkBasis):
+        if len(self.kernels) == 1 or not isinstance(basis, LandmarkBasis):
             return basis.features()
-        kernels = tuple(of_kernel(one[0].basis).kernel for one in self.members)
+        kernels = tuple(of_kernel(one.basis).kernel for one in self.kernels)
         return LandmarkFamily(kernels, basis.landmarks, np.dtype(basis.dtype))
 
     @property
@@ -302,7 +342,7 @@ class GridSweep:
         """Return the moments of all kernels, by fold; with whitenings, their rounding is probed."""
         basis, features = self.lead.basis, self.features
         if isinstance(features, LandmarkFamily):
-            features = replace(features, shifts=np.stack([_shift(one[0]) for one in self.members]))
+            features = replace(features, shifts=np.stack([_shift(one.lead) for one in self.kernels]))
         else:
             features = basis.centred()
         unlabelled, sums = self.lead.method.unlabelled, basis.sum_dtype
@@ -325,32 +365,32 @@ class GridSweep:
 
     def zeros(self, targets: Targets, partition: Partition) -> tuple[Array, Array]:
         """Return zeros for weights (K, F, p, k·c) and intercepts (K, F, k·c), which take no memory."""
-        wide = max(len(members) for members in self.members) * targets.width
-        shape = (len(self.members), partition.folds.count, self.predicting.width, wide)
+        wide = max(len(kernel.candidates) for kernel in self.kernels) * targets.width
+        shape = (len(self.kernels), partition.folds.count, self.predicting.width, wide)
         return np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (*shape[:2], wide))
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
     def by_precision(self) -> list[GridSweep]:
         """Divide the kernels into a sweep for each precision."""
-        groups: dict[object, list[list[Candidate]]] = {}
-        for members in self.members:
-            basis = members[0].basis
+        groups: dict[object, list[KernelGroup]] = {}
+        for kernel in self.kernels:
+            basis = kernel.basis
             key = (basis.dtype, basis.sums) if isinstance(basis, LandmarkBasis) else None
-            groups.setdefault(key, []).append(members)
-        return [replace(self, members=members) for members in groups.values()]
+            groups.setdefault(key, []).append(kernel)
+        return [replace(self, kernels=kernels) for kernels in groups.values()]
 
     def halves(self) -> list[GridSweep]:
         """Return two sweeps of half the kernels each; none for a single kernel."""
-        middle = len(self.members) // 2
-        both = (self.members[:middle], self.members[middle:])
-        return [replace(self, members=half) for half in both] if middle else []
+        middle = len(self.kernels) // 2
+        both = (self.kernels[:middle], self.kernels[middle:])
+        return [replace(self, kernels=half) for half in both] if middle else []
 
     def within_memory(self, data: SearchData, partitions: Sequence[Partition], scoring: Scoring) -> list[GridSweep]:
         """Divide the kernels into as few sweeps as fit the memory of a worker."""
 
         def check(one: GridSweep) -> None:
-            if len(one.members) > 1:
+            if len(one.kernels) > 1:
                 one.require_room(data, partitions, scoring)
 
         return [one for one, _ in split_to_fit(self, check, GridSweep.halves)]
@@ -382,7 +422,7 @@ class GridSweep:
 
     def lines(self, data: SearchData, partition: Partition, scoring: Scoring) -> Iterator[PlanLine]:
         """Plan the sweeps over a partition, except those of values."""
-        kernels, candidates = len(self.members), len(self.candidates)
+        kernels, candidates = len(self.kernels), len(self.candidates)
         what = f"{kernels} kernel{'s' * (kernels > 1)}, {candidates} candidates, {len(partition.splits)} folds: "
         yield from self.sum_lines(what, data, partition)
         for name, statistic in self.of_scores(data.targets, partition, scoring).items():
@@ -404,15 +444,16 @@ class GridSweep:
         for diagnostics in noted:
             diagnostics.warn()
         groups, problems = statistic.groups, []
-        for place, members in enumerate(self.members):
+        for place, kernel in enumerate(self.kernels):
             own = slice(place * groups, (place + 1) * groups)
             of_kernel = {name: sums if name in GRAPH_SUMS else sums[own] for name, sums in total.items()}
-            problems.append(Problem.of_sums(data.inputs, members[0].basis, of_kernel, _centre(statistic, place)))
-            data.keep(members, problems[-1], partition, unlabelled=statistic.unlabelled == "keep")
+            problems.append(Problem.of_sums(data.inputs, kernel.basis, of_kernel, _centre(statistic, place)))
+            data.keep(kernel, problems[-1], partition, unlabelled=statistic.unlabelled == "keep")
 
         def solve(place: int, pool: ThreadPoolExecutor) -> list[FoldSolutions]:
             whitening = whitenings[place] if whitenings else None
-            own = data, self.members[place], problems[place], statistic, whitening, partition, scoring, landmark_folds
+            members = self.kernels[place].candidates
+            own = data, members, problems[place], statistic, whitening, partition, scoring, landmark_folds
             return self.solve_kernel(KernelSums(*own), pool)
 
         landmark_folds = self.landmark_folds(data, partition)
@@ -438,12 +479,13 @@ class GridSweep:
         if not self.lead.method.probed:
             return [], []
         # a method that whitens to solve determines the whitening, whatever the order of the grid
-        leads = [next((c.method for c in members if c.method.whitens), members[0].method) for members in self.members]
+        every = [[candidate.method for candidate in kernel.candidates] for kernel in self.kernels]
+        leads = [next((method for method in methods if method.whitens), methods[0]) for methods in every]
         diagnostics = [SolveDiagnostics() for _ in leads]
         with one_thread():  # as in the solves, so that bits do not depend on threads
             whitenings = [
-                method.whiten(members[0].basis, own)
-                for members, method, own in zip(self.members, leads, diagnostics, strict=True)
+                method.whiten(kernel.basis, own)
+                for kernel, method, own in zip(self.kernels, leads, diagnostics, strict=True)
             ]
         return whitenings, [own for method, own in zip(leads, diagnostics, strict=True) if method.whitens]
 
@@ -452,11 +494,9 @@ class GridSweep:
         _require_folds(sums)
         return solve_folds(sums, pool)
 
-    def finish(
-        self, data: SearchData, partition: Partition, solved: list[list[FoldSolutions]]
-    ) -> list[list[FoldSolutions]]:
-        """Return the solutions after further rounds, if there are any."""
-        return solved
+    def finish(self, data: SearchData, partition: Partition) -> list[list[FoldSolutions]]:
+        """Return the solutions by kernel and fold, after further rounds if there are any."""
+        return [kernel.solved for kernel in self.kernels]
 
 
 def kept_landmarks(landmark_folds: Array, partition: Partition, fold: int) -> Array:

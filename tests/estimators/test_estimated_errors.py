@@ -29,7 +29,7 @@ from bigkernel.errors import AccuracyWarning, DataError, RankDeficiencyWarning
 from bigkernel.estimators.base import restore
 from bigkernel.estimators.checks import solving
 from bigkernel.estimators.deviations import posterior_of_sums
-from bigkernel.estimators.fitting import finish, solve, sum_up
+from bigkernel.estimators.method import record, solve, sum_up
 from bigkernel.estimators.precision import estimate_errors, next_precision
 from bigkernel.solvers.residuals import ENOUGH, PROMISE
 
@@ -93,7 +93,7 @@ def fit_in_float32(model, *given):
     whitening = method.whiten(basis)
     problem = sum_up(method, data, basis, whitening)[0]
     solved = solve(method, problem, whitening)
-    restore(model, data.inputs, finish(method, solved, sweep={}, skipped_rows=0))
+    restore(model, data.inputs, record(method, solved, sweep={}, skipped_rows=0))
     return problem, whitening, solved.diagnostics.errors.total
 
 
@@ -254,7 +254,7 @@ def test_unsolvable_sums_have_an_infinite_estimated_error():
     problem, whitening, _ = fit_in_float32(model, X, CLASS)
     infinite, finite = estimate_errors(problem, whitening, lambda total: np.array([np.inf, 1e-9]))
     assert infinite.total == infinite.blocks == np.inf
-    assert next_precision(problem.basis, infinite, choose=True).dtype == "float64"
+    assert next_precision(problem.basis, infinite, choose=True).basis.dtype == "float64"
     assert finite.total < ENOUGH
 
 

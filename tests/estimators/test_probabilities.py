@@ -19,7 +19,7 @@ from bigkernel.config import settings
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError
-from bigkernel.estimators import fitting
+from bigkernel.estimators import folds, method
 from bigkernel.estimators.evaluation import evaluate
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.logistic import fit_softmax
@@ -158,7 +158,7 @@ def test_one_fold_without_rows_is_refused(monkeypatch):
     model = bk.KernelRidgeClassifier(probability=True, **GIVEN)
     few = np.flatnonzero(HeldOutFolds(1).of(Chunk(X, group=np.arange(N))) != 0)[:3]
     fold = lambda statistic: replace(statistic, folds=HeldOutFolds(1))  # noqa: E731
-    monkeypatch.setattr(fitting, "with_folds", fold)
+    monkeypatch.setattr(method, "with_folds", fold)
     with pytest.raises(DataError, match="no held-out row to calibrate on"):
         model.fit(as_rows(X, Y, group=few[np.arange(N) % 3]))
 
@@ -168,7 +168,7 @@ def test_one_fold_is_held_out_if_memory_is_short():
     five = model.fit(X, Y).fit_report()["calibration_rows"]
     plan, limit = model.plan(X, Y), 10**8
     statistic = model._method().statistic(model._fitted.basis, Targets(3, np.arange(3)))
-    size = fitting.with_folds(statistic).footprint(settings().block_rows)
+    size = folds.with_folds(statistic).footprint(settings().block_rows)
     base = {"bigkernel.worker-base-bytes": limit - size.work_bytes - 6 * size.partial_bytes}
     with dask.config.set({"bigkernel.memory-limit-bytes": limit, **base}):
         one = model.fit(X, Y)
