@@ -98,7 +98,7 @@ def with_deviations(m: int, seed: int) -> dict[str, Any]:
     """Return models with standard deviations, by name."""
 
     def ridge(**settings: Any) -> Any:
-        return bk.KernelRidge(**{"n_landmarks": m, "random_state": seed, **settings})
+        return bk.KernelRidge(random_state=seed).set_params(**{"n_landmarks": m, **settings})
 
     grid = {"gamma": [0.02, 0.1, 0.5], "alpha": np.geomspace(1e-4, 10, 6)}
     models = {f"α = {alpha}": ridge(alpha=alpha) for alpha in (1.0, 0.01)}
@@ -177,9 +177,8 @@ def tables(
             for method, model in models.items():
                 _, seconds = timed(model.fit, X, y)
                 if bands:
-                    records.append(
-                        dict(table=table, method=method, error=inside(model, X_test, y_test), seconds=seconds)
-                    )
+                    share = inside(model, X_test, y_test)
+                    records.append({"table": table, "method": method, "error": share, "seconds": seconds})
                     continue
                 wrong = model.predict(X_test) != y_test if classes else (model.predict(X_test) - y_test) ** 2
                 error = float(np.mean(wrong)) if classes else float(np.mean(wrong)) ** 0.5
