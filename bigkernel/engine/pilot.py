@@ -112,12 +112,12 @@ def extrapolate(pieces: list[Piece], plan: Plan, slots: int, workers: int) -> tu
 
 def _stop_if_long(spec: SweepSpec) -> None:
     """Time pieces of a long sweep and end its job; do nothing before a short one, or one that prepares another."""
-    slots, jobs = min(spec.slots()[1], len(spec.plan.segments)), bool(spec.rows.x.segment_rows)  # of no rows
+    jobs, peak = bool(spec.rows.x.segment_rows), 0  # jobs are of no rows
     if not jobs and (spec.plan.n_rows <= LONG_ROWS or getattr(spec.statistic, "prepares", False)):
         return
-    peak = 0
     if spec.client is not None:  # refuses what the job would be refused for
         peak = check_cluster(spec.client, spec.rows, spec.plan, spec.config, owner=spec.owner).announced
+    slots = min(spec.slots()[1], len(spec.plan.segments))  # once there are workers
     if jobs:
         pieces = [_timed(replace(spec, plan=_piece(spec.plan, slots, 1), location=None, what="pilot"))]
     else:

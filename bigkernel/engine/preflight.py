@@ -18,7 +18,7 @@ import distributed
 import numpy as np
 import scipy
 import zarr
-from distributed import Client
+from distributed import Client, Future
 from threadpoolctl import threadpool_info
 
 import bigkernel
@@ -113,8 +113,10 @@ def check_cluster(
     `DataError`: a worker cannot read the input, or write the run. `PlanTooLargeError`: the plan does not fit in the
     memory of a worker.
     """
-    wait_for_workers(client, 1, config.stall_seconds)
-    states = ask(client, rows, run, config, owner)
+    for _ in range(2):  # a cluster that scales may end an idle worker before it answers
+        _held = wait_for_workers(client, 1, config.stall_seconds)  # its result keeps a worker
+        if states := ask(client, rows, run, config, owner):
+            break
     mine, kind = versions(), processor()
     for address, state in states.items():
         for name, version in state.versions.items():
@@ -164,18 +166,22 @@ def _check_memory(
     return Memory(announced, kept, sum(state.kept for state in states.values()))
 
 
-def wait_for_workers(client: Client, count: int, seconds: float) -> None:
+def wait_for_workers(client: Client, count: int, seconds: float) -> Future | None:
     """Wait for so many workers; raise `StalledError` if fewer join within these seconds.
+
+    A cluster that scales starts workers for tasks only, and ends those that hold no result: so there is a task if
+    workers lack, which is returned.
 
     `Client.wait_for_workers` replaces the worker table of an in-process cluster while departures are in flight; an
     unknown departure ends the cluster's watch, and its `with` block then ends in a KeyError.
     """
-    until = time.monotonic() + seconds
+    until, asked = time.monotonic() + seconds, None
     while True:
         known = client.scheduler_info(n_workers=-1)["workers"].values()
         there = sum(worker["status"] == "running" for worker in known)
         if there >= count:
-            return
+            return asked
+        asked = asked or client.submit(int, pure=False)
         if time.monotonic() > until:
             address = client.scheduler.address if client.scheduler else "the scheduler"
             present = f"{there} of {count} workers" if there else "no worker"
@@ -216,7 +222,7 @@ def ask(client: Client, rows: Rows, run: Run | None, config: Settings, owner: st
                 probe.unlink(missing_ok=True)
     there = client.scheduler_info(n_workers=-1)["workers"]
     for address, answer in answers.items():
-        if isinstance(answer, OSError) and address not in there:
+        if isinstance(answer, OSError) and there.get(address, {}).get("status") != "running":
             continue  # it was lost meanwhile
         if isinstance(answer, BaseException) and "bigkernel" in repr(answer) and "No module" in repr(answer):
             raise ConfigError(

@@ -21,6 +21,7 @@ from sklearn.compose import TransformedTargetRegressor
 
 from bigkernel.arrays import Array
 from bigkernel.config import settings
+from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor, plan_sweep
@@ -235,6 +236,7 @@ def limit_bytes(rows: Rows) -> int:
     """Return the memory limit of a worker."""
     limit, executor = settings().memory_limit_bytes, choose_executor(rows)
     if isinstance(executor, Client):
+        wait_for_workers(executor, 1, settings().stall_seconds)
         workers = executor.scheduler_info(n_workers=-1)["workers"].values()
         limit = min([limit, *(int(w["memory_limit"] // w["nthreads"]) for w in workers if w["memory_limit"])])
     return limit

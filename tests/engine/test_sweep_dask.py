@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 
 import dask
 import dask.array as da
@@ -15,10 +16,13 @@ from drivers import wait_until
 from probes import Sleep, Sums, Touch, local_cluster
 
 from bigkernel.data import zarr_arrays
+from bigkernel.engine import pilot
+from bigkernel.engine.context import executing
 from bigkernel.engine.process import OneBlasThread
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import choose_executor, sweep
 from bigkernel.errors import ConfigError, PlanTooLargeError, StalledError
+from bigkernel.search.sweeps import limit_bytes
 
 N, D = 230, 4
 rng = np.random.default_rng(21)
@@ -92,6 +96,18 @@ def test_without_a_worker_the_wait_is_bounded(rows):
         ):
             sweep(rows, Sums(D), client=client)
         assert time.perf_counter() - start < 60  # ten minutes otherwise
+
+
+def test_a_cluster_that_scales_from_no_worker_starts_one_for_every_job(rows, expected, monkeypatch):
+    monkeypatch.setattr(pilot, "LONG_ROWS", 0)
+    with local_cluster(0, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
+        cluster.adapt(minimum=0, maximum=1, interval="50ms", wait_count=1)
+        job = partial(sweep, rows, Sums(D), client=client)
+        assert zarr_arrays.digest(job().total) == expected
+        for ask in (job, partial(pilot.pilot, job), partial(limit_bytes, rows)):
+            wait_until(lambda: not client.scheduler_info(n_workers=-1)["workers"])
+            with executing(client):
+                assert ask()
 
 
 def test_a_task_that_never_ends_is_given_up(rows, client):
