@@ -15,7 +15,7 @@ from bigkernel.errors import DataError
 from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.importance import SideStatistic, find_target, with_sides
 from bigkernel.estimators.inputs import input_rows
-from bigkernel.estimators.transforms import Projector, RowTransformer, principal_axes_of
+from bigkernel.estimators.transforms import Projector, RowTransformer, framing_in_memory, principal_axes_of
 from bigkernel.solvers.eigenfunctions import PrincipalAxes
 from bigkernel.streaming.chunk import RowMap
 from bigkernel.streaming.row_maps import LinearMap, Scale
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import dask.array as da
 
 
+@framing_in_memory
 class DomainAlignment(RowTransformer):
     """Base of transformers with a row map for the source, and one for the target and all new rows."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from sklearn.utils._param_validation import Interval
-from sklearn.utils.validation import check_consistent_length
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows, as_rows
@@ -178,7 +178,8 @@ class ImportanceWeights(LandmarkTransformer):
 
     def predict(self, X: RowsLike) -> Array | da.Array:
         """Return the weights of rows, (n,), at least 0: a lazy array for Dask arrays."""
-        ratio = self.transform(X)
+        check_is_fitted(self)
+        ratio = self._mapped(X, self._row_map())
         if isinstance(ratio, Rows):
             raise DataError(f"{ratio.name}: expected an array; transform() gives the ratio of lazy rows")
         return np.maximum(ratio[:, 0], 0)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from numbers import Integral, Real
@@ -88,7 +89,7 @@ def input_rows(estimator: BaseEstimator, X: RowsLike, *, reset: bool) -> Rows:
     if rows.feature_names and names is not None:
         require_same_columns(rows.name, rows.feature_names, names, "the fit")
     try:
-        if reset or frame is not None:
+        if reset or (frame is not None and names is not None):
             _check_feature_names(estimator, frame, reset=reset)  # None removes those of an earlier fit
         _check_n_features(estimator, rows, reset=reset)
     except (ValueError, TypeError) as error:  # TypeError: names of several types
@@ -106,7 +107,11 @@ def validate_input(
 ) -> tuple[Array, Array]:
     """Validate X, and y if given, by scikit-learn, whose errors of values become `DataError`."""
     try:
-        result = validate_data(estimator, unwrapped(X, "X"), y, dtype=DTYPES, accept_sparse="csr", **options)
+        with ExitStack() as stack:
+            if hasattr(X, "columns"):  # a fit of lazy rows has no names to compare with those of a frame
+                stack.enter_context(warnings.catch_warnings())
+                warnings.filterwarnings("ignore", "X has feature names, but")
+            result = validate_data(estimator, unwrapped(X, "X"), y, dtype=DTYPES, accept_sparse="csr", **options)
     except ValueError as error:
         where = ""
         if isinstance(X, np.ndarray) and X.dtype.kind == "f" and X.ndim == 2 and not np.isfinite(X).all():

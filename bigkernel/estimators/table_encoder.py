@@ -17,6 +17,7 @@ from bigkernel.engine.rows import array_of_partitions, is_dask_frame
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.inputs import is_lazy
+from bigkernel.estimators.transforms import framing_in_memory
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 SAMPLE_ROWS = 100_000  # of a Dask DataFrame or a file, from which a fit learns
 
 
+@framing_in_memory
 class TableEncoder(TransformerMixin, BaseEstimator):
     """Turn a table of numbers, categories and times into numbers without missing values.
 

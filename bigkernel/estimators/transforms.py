@@ -10,8 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
+from inspect import unwrap
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar, Self
+from types import FunctionType
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin, clone
@@ -47,7 +50,27 @@ if TYPE_CHECKING:
     import dask.array as da
     from sklearn.utils import Tags
 
+T = TypeVar("T")
 
+
+def framing_in_memory(kind: type[T]) -> type[T]:
+    """Let scikit-learn's `set_output` of a transformer give frames of rows in memory alone: lazy rows stay lazy."""
+    for name in ("transform", "fit_transform"):
+        setattr(kind, name, _framing_in_memory(getattr(kind, name)))
+    return kind
+
+
+def _framing_in_memory(method: FunctionType) -> object:
+    """Return a method that scikit-learn has wrapped, without that wrapper where rows are lazy."""
+
+    @wraps(method)
+    def mapping(self: BaseEstimator, X: RowsLike, *args: object, **options: object) -> object:
+        return (unwrap(method) if is_lazy(X) else method)(self, X, *args, **options)
+
+    return mapping
+
+
+@framing_in_memory
 class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base of the row transformers: a fitted one is a `RowMap`.
 

@@ -4,6 +4,8 @@ import dask.array as da
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import config_context
+from sklearn.base import clone
 
 from bigkernel import Gaussian, ImportanceWeights, Ridge, executing
 from bigkernel.errors import DataError, OverlapWarning
@@ -64,11 +66,12 @@ def test_source_and_target_are_named_by_sign_by_labels_or_by_domains_without_lab
 
 def test_chunks_and_executors_give_the_same_bits_and_lazy_rows_lazy_weights():
     lazy, results = da.from_array(X, chunks=(100, 2)), []
-    for executor in ("serial", "threads"):
-        with executing(executor):
+    for executor, output in (("serial", "default"), ("threads", "pandas")):
+        with executing(executor), config_context(transform_output=output):
             results.append(MODEL.fit(lazy, sample_domain=DOMAIN).predict(lazy).compute())
     assert_array_equal(*results)
-    assert_allclose(results[0][:300], MODEL.fit(X, sample_domain=DOMAIN).importance_weights_[:300], rtol=1e-9)
+    framed = clone(MODEL).set_output(transform="pandas").fit(X, sample_domain=DOMAIN)
+    assert_allclose(results[0][:300], framed.importance_weights_[:300], rtol=1e-9)
 
 
 def test_sides_that_hardly_overlap_are_warned_of():

@@ -2,10 +2,11 @@
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 from kinds import KINDS, of_kind, plain
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn import preprocessing
+from sklearn import config_context, preprocessing
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -103,6 +104,10 @@ def test_every_kind_of_input_is_mapped_as_by_scikit_learn(build, ours, theirs, r
     assert mapped.shape == expected.shape
     assert_allclose(plain(mapped), expected, rtol=exact, atol=exact)
     assert isinstance(mapped, {"numpy": np.ndarray, "dask": da.Array}.get(kind, Rows))
+    with config_context(transform_output="pandas"):  # of rows in memory alone
+        framed = ours().fit_transform(given)
+    assert type(framed) is (pd.DataFrame if kind == "numpy" else type(mapped))
+    assert_array_equal(plain(framed), plain(mapped))
 
 
 @every_transform
@@ -206,6 +211,10 @@ def test_a_pipeline_predicts_the_same_from_every_kind_of_input(build, make, rows
         assert isinstance(values, da.Array) == (kind not in ("numpy", "rows"))
         expected = np.asarray(values) if expected is None else expected
         assert_allclose(np.asarray(values), expected, atol=tolerance, err_msg=kind)
+        framed = clone(model).set_output(transform="pandas").fit(given, LABELS * 1.0)
+        for again in (given, rows):
+            assert_allclose(np.asarray(framed.predict(again)), expected, atol=tolerance, err_msg=kind)
+        assert [*framed[:-1].transform(rows)] == framed[:-1].get_feature_names_out().tolist()
 
 
 def test_rows_that_are_not_finite_are_refused_with_their_number(build):
