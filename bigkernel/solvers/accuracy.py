@@ -59,13 +59,16 @@ def perturbations(
         sizes = np.append(moments.q, moments.n)
         E, others = np.zeros((whitening.rank, whitening.rank)), np.zeros((whitening.rank, len(sizes)))
         if sums:
+            # aᵢ, the mean square of eᵢ over the probes: Var E_ij = aᵢaⱼ/Σa, E symmetric
             a = (whitening.reduce(of_sums) ** 2).mean(axis=1)
             upper, half = np.triu(rng.standard_normal(E.shape)), np.sqrt(a / max(float(np.sqrt(a.sum())), 1e-300))
             E += (upper + np.triu(upper, 1).T) * np.outer(half, half)
+            # of Σ φy and Σ φ: aᵢ/tr TᵀT, times the size of y (or 1) relative to that of a column
             relative = sizes / max(float(np.diagonal(moments.G).mean()), 1e-300)
             own = a / max(spread * whitening.rank, 1e-300)
             others += np.sqrt(np.outer(own, np.maximum(relative, 0))) * rng.standard_normal(others.shape)
         if d is not None:
+            # blocks φ + δ: Σ (φ + δ)(φ + δ)ᵀ changes by Σ δφᵀ + Σ φδᵀ
             of_features, of_others = _noise(moments, whitening, d, rng)
             E += of_features + of_features.T
             others += of_others
@@ -83,6 +86,7 @@ def _noise(moments: Moments, whitening: Whitening, d: Array, rng: np.random.Gene
     # M = (R, B)ᵀ(R, B) + diag(0, rest) with RᵀR = G and RᵀB = [C, s], R = LᵀΠ
     B = linalg.solve_triangular(L[:rank], others[kept[:rank]], lower=True, check_finite=False)
     rest = np.sqrt(np.maximum(np.append(moments.q, moments.n) - (B**2).sum(axis=0), 0))
+    # D^½ Ξ (R, B): rows of variances d, correlated over the columns as M is
     noise = np.sqrt(d)[:, None] * rng.standard_normal((len(d), rank))
     apart = np.sqrt(d)[:, None] * rng.standard_normal((len(d), len(rest)))
     of_features = np.empty(G.shape)
@@ -111,6 +115,7 @@ def changes(
     G = np.block([[moments.G, moments.s[:, None]], [moments.s[None], np.full((1, 1), moments.n)]])
     wide = max(W.shape[1], V.shape[1])
     W, V = (np.pad(columns, ((0, 0), (0, wide - columns.shape[1]))) for columns in (W, V))
+    # V is rotated to be nearest to W (orthogonal Procrustes)
     if up_to_rotation:
         left, _, right = linalg.svd(W.T @ G @ V, full_matrices=False)
         V = V @ (left @ right).T

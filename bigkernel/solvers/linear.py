@@ -48,23 +48,27 @@ def linear_ridge(
     The solution has least norm if columns are dependent and α = 0. Moments are of the rows less `shift` (d,), a point
     near their mean.
     """
+    # G and C about the mean μ of the rows; columns that vary less than their rounding are left out
     small = centre(moments, fit_intercept=True)
     mean = small.mean + shift
     squares = np.diagonal(small.G).copy()
     flat = squares <= FLAT * EPS * small.n * small.mean**2
     small.G[flat], small.G[:, flat], small.C[flat] = 0, 0, 0
+    # D (G + αI) D with columns of length one, penalty included
     scale = scale_of(np.where(flat, 0, squares), np.sqrt(small.n) * np.abs(mean), alpha)
     scaled = replace(small, G=scale[:, None] * small.G * scale, C=scale[:, None] * small.C)
     lengths, stored = np.sqrt(np.diagonal(moments.G)), np.sqrt(small.n) * np.abs(mean)
     known = _Sums(moments, scale * lengths, scale * stored, flat & (lengths > FLAT * EPS * stored))
 
     whole = scaled.G + np.diag(alpha * scale**2)
+    # v = H⁻¹C, of scaled columns
     factor = factorize(whole, 0.0)
     w = factor.solve(scaled.C)
     factor.diagnose(whole, factor.ratios(whole, scaled.C, 0.0, w), 0.0, diagnostics)
     V = dof_vectors(len(w))  # tr G(G + αI)⁻¹
     dof = float((V * factor.solve(scaled.G @ V)).sum()) * len(w) / max(float((V * V).sum()), 1.0)
     diagnostics.figures["effective_dof"] = dof
+    # of all solutions along null directions that of least norm
     null = np.linalg.qr(scale[:, None] * factor.dropped)[0] if factor.dropped is not None else np.zeros((len(w), 0))
     squares_of = lambda w: float(quadratic(scaled.G, w).sum())  # noqa: E731
     v = least_norm(null, w, scale, squares_of)
@@ -72,12 +76,15 @@ def linear_ridge(
         error = squared_error(small.q, small.C, v, quadratic(small.G, v))
         diagnostics.errors = _errors(scaled, factor, w, known, error)
         return v, small.target_mean - small.mean @ v, error
+    # without an intercept v does not meet the mean of the targets: ȳ − ⟨μ, v⟩ is missed
     missed = small.target_mean - mean @ v
     along = null @ (null.T @ mean)
     if factor.dropped is not None and small.n * np.sum((factor.dropped.T @ (scale * mean)) ** 2) > _ALONG:
+        # μ has a null component: along it the mean is met, and nothing else changes
         v += np.outer(along, missed) / (along @ along)
         met = small.target_mean
     else:
+        # else w = v + u (ȳ − ⟨μ, v⟩) n/(1 + n⟨μ, u⟩) along u = H⁻¹μ, the only direction that μμᵀ changes
         u = least_norm(null, factor.solve((scale * mean)[:, None]), scale, squares_of)[:, 0]
         size = max(float(np.abs(u).max(initial=0)), 1e-300)  # 1/α and more, whose products could overflow
         u /= size

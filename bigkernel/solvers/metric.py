@@ -110,11 +110,14 @@ class HeldOutLoss:
         inner = self.mapped(Metric(scales, penalty, 0.0))
         B, V = inner._block(inner.fitted.x), inner._block(inner.held_out.x)
         sums = inner._sums(B)
+        # w = H⁻¹Bᵀy of the fitted rows, H = BᵀB + αnK; the loss is ‖Vw − v‖² of the held-out ones
         H = linalg.cho_factor(sums.system(penalty), check_finite=False)
         w = linalg.cho_solve(H, sums.right, check_finite=False)
         w_, y, v = w.astype(B.k.dtype), inner.fitted.y, inner.held_out.y
         r, n_v = V.k @ w_ - v, len(v)
         u = linalg.cho_solve(H, np.asarray(V.k.T @ r, np.float64), check_finite=False)  # the adjoint of w
+        # dJ = 2⟨r, dV w⟩ + 2⟨Vᵀr, dw⟩, and H dw = dBᵀ(y − Bw) − Bᵀ dB w − αn dK w, so with u = H⁻¹Vᵀr
+        # dJ/2 = ⟨dV, r wᵀ⟩ + ⟨dB, (y − Bw)uᵀ − Bu wᵀ⟩ − αn⟨dK, u wᵀ⟩; `_slopes` takes d of k along log s
         u_, e, a = u.astype(B.k.dtype), y - B.k @ w_, penalty * len(y)
         slopes = inner._slopes(V, [(r, w_)])
         slopes += inner._slopes(B, [(e, u_), (-(B.k @ u_), w_)])

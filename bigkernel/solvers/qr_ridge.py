@@ -59,6 +59,7 @@ class Stacked:
         tall = np.zeros((len(F) + len(below), r + Y.shape[1]))
         tall[: len(F), :r], tall[: len(F), r:], tall[len(F) :, :r] = F, Y, below
         R: Array = np.asarray(np.linalg.qr(tall, mode="r"))
+        # S, Qᵀ[Y; 0] above the residual, and the norm of the residual, all in one factor of [F, Y; P, 0]
         S, z, left = np.triu(R[:r, :r]), R[:r, r:], float((R[r:, r:] ** 2).sum())
         reciprocal = float(linalg.lapack.dtrcon(S, norm="1", uplo="U")[0]) if r else 1.0
         lost = NULL * EPS * max(np.sqrt(r), noise)
@@ -146,9 +147,12 @@ class RowSystem:
             return power(self.reduce(lengths[:, None] * probes(len(lengths), VECTORS)))
 
         of_S = np.linalg.norm(solution.S, axis=0)
+        # F H⁻¹TᵀΔᵀ(Y − Fw), ΔTw and the rounding of Y: Δ of relative size ε in the columns of R
         sums = of_columns(self.factored) * left_squares / k + along(self.factored) + float((Y**2).sum())
+        # the same for [F; P], whose residual is that of the least squares in S
         rest = solution.left + float(((solution.S @ w - solution.z) ** 2).sum())
         solve = power(of_S[:, None] * probes(r, VECTORS)) * rest / r + float(((of_S[:, None] * w) ** 2).sum())
+        # ΔTw of the rounding of kernel values, and of F H⁻¹TᵀΔᵀ(Y − Fw) with a residual a row
         blocks = along(self.values)
         if self.values.any():  # noise of a row multiplies its residual, and noise of the core α times the coefficients
             penalty = solution.alpha**2 * float((coef**2).sum()) / max(self.n, 1e-300)

@@ -67,6 +67,8 @@ from bigkernel.statistics.moments import Moments
 
 Penalties = float | Array  # α, or one for each target
 ALL = slice(None)
+# columns of `RoundingEstimate.changes`
+OF_SUMS, OF_SOLVE, OF_BLOCKS, SIGNS = (slice(at * VECTORS, (at + 1) * VECTORS) for at in range(4))
 SHARED = 8  # least number of penalties for which a tridiagonal form costs less than Cholesky factors
 _COARSE = 1e-4  # rounding of moments beyond this share of the largest eigenvalue is no threshold for eigenvalues
 _SOLVED = 1e-8  # largest error of predictions by the unrotated factor; beyond, moments are rotated
@@ -229,6 +231,9 @@ def factorize(
     scale, norm = float(np.abs(np.diagonal(regular)).max()), float(linalg.lapack.dlange("1", regular))
     relative = _relative_rounding(len(G), n_rows)
     penalised = alpha > relative * scale
+    # three cases. (1) α stands out of the rounding of G: Cholesky, if the least eigenvalue shows that
+    # (2) α is below it: Cholesky if G + αI, or that scaled to unit diagonal, is far from singular
+    # (3) else eigenvectors, of which those within rounding are null, or raised where rounding is coarse
     if not penalised:  # directions of rounding of the moments, amplified by whitening, are null
         relative = min(relative * condition, max(relative, 1e-8))
     if scale > 0:
@@ -357,7 +362,7 @@ class RoundingEstimate:
 
     @cached_property
     def changes(self) -> Array:
-        """Changes of Hw of variances `sums`, `solve` and, if any, `blocks`, and signs, side by side."""
+        """Changes of Hw of variances `sums`, `solve` and, if any, `blocks`, and signs, side by side, as slots say."""
         signs = probes(len(self.sums), VECTORS)
         changes = [np.sqrt(one)[:, None] * signs for one in (self.sums, self.solve, self.blocks) if one is not None]
         return np.hstack(changes if self.blocks is None else [*changes, signs])
@@ -399,16 +404,17 @@ def prediction_errors(known: RoundingEstimate, solution: SystemSolution, changes
     if not predicted > 0:  # G is all rounding
         return Errors(np.inf, np.inf, 0.0 if d is None else np.inf)
     # all at once: a solve and a product with G are expensive
-    shifts, signs = changes[:, : 2 * VECTORS], changes[:, :0]
+    shifts, signs = changes[:, : OF_SOLVE.stop], changes[:, :0]
     if d is not None:
         own = n * d[:, None] * w
         own = own if solver.basis is None else solver.basis.T @ own
-        shifts, signs = np.hstack([changes[:, : 3 * VECTORS], own]), changes[:, 3 * VECTORS :]
+        shifts, signs = np.hstack([changes[:, : OF_BLOCKS.stop], own]), changes[:, SIGNS]
     # ‖predictions‖² of the changes H⁻¹x; its magnitude if rounding makes G negative
     power = np.abs(solver.quadratic(G, shifts))
-    of_sums, of_solve, of_values = (float(power[i : i + VECTORS].sum()) for i in (0, VECTORS, 2 * VECTORS))
+    of_sums, of_solve, of_values = (float(power[slot].sum()) for slot in (OF_SUMS, OF_SOLVE, OF_BLOCKS))
 
     def of_matrix(a: Array, changed: float) -> float:
+        """Estimate ‖FH⁻¹Ew‖² for Var E_ij = aᵢaⱼ/Σa, given ‖FH⁻¹a^½ξ‖² of the signs ξ."""
         total = float(a.sum())
         # a may be near overflow
         return changed / VECTORS * (float((a @ w**2).sum()) / total) if total else 0.0
@@ -416,7 +422,9 @@ def prediction_errors(known: RoundingEstimate, solution: SystemSolution, changes
     blocks = 0.0
     if d is not None:
         noise, of_rows = float((d @ w**2).sum()), float((solver.image(G, signs) ** 2).sum())
-        blocks = (of_values * squares + noise * of_rows) / VECTORS + float(power[3 * VECTORS :].sum()) + n * noise
+        # δφ of a row: times its residual, through FH⁻¹φ of all rows, n diag(d)w on average, and δφᵀw itself
+        own_changes = float(power[OF_BLOCKS.stop :].sum())
+        blocks = (of_values * squares + noise * of_rows) / VECTORS + own_changes + n * noise
     squared = np.array([of_matrix(known.sums, of_sums), of_matrix(known.solve, of_solve)])
     doubt, V = 0.0, solver.dropped
     if solution.alpha > 0:
