@@ -1,7 +1,9 @@
 """Generalised cross-validation from moments: an estimate of the error of a ridge fit on new rows.
 
 GCV(α) = (SSE(α)/n) / (1 − tr H(α)/n)², H the matrix that takes targets to fits (Golub, Heath & Wahba 1979). With
-G = VΛVᵀ of centred moments, tr H = Σ Λ/(Λ+α), one more for an intercept. Shapes: r coordinates, c targets.
+G = VΛVᵀ of centred moments, tr H = Σ Λ/(Λ+α), one more for an intercept. Weights are in SSE and H, but n is the number
+of rows: with Σw instead, which rows that are repeated have, a row would predict its copies. Shapes: r coordinates, c
+targets.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import reference
 from numpy.testing import assert_allclose
 from peers import moments_of
 from sklearn.base import clone
+from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import KFold
 
 from bigkernel import Gaussian, KernelRidge, Ridge, SweepSearchCV
@@ -105,6 +106,18 @@ def test_exact_form_takes_the_alpha_of_least_dense_gcv(sigma, fit_intercept, wei
     assert_least(
         lambda alpha: dense(exact_hat(K, alpha, fit_intercept, weight), target, weight), model.alpha_, 1e-7, 1e3, 1e-4
     )
+
+
+def test_a_row_with_a_weight_is_one_row_as_in_ridge_cv_and_the_unit_of_weights_is_free():
+    own = np.random.default_rng(5)
+    wide, weight = own.normal(size=(N, 40)), own.integers(1, 6, N)
+    target, repeated = wide @ own.normal(size=40) + 6 * own.normal(size=N), np.repeat(np.arange(N), weight)
+    chosen = Ridge("gcv").fit(wide, target, sample_weight=weight).alpha_
+    assert_allclose(Ridge("gcv").fit(wide, target, sample_weight=10 * weight).alpha_, 10 * chosen, rtol=1e-3)
+    others = RidgeCV(np.geomspace(1e-2, 1e4, 200))
+    assert 0.4 < chosen / others.fit(wide, target, sample_weight=weight).alpha_ < 2.5
+    for model in (Ridge("gcv"), others):  # a row predicts its copies
+        assert model.fit(wide[repeated], target[repeated]).alpha_ < 0.5 * chosen
 
 
 @INTERCEPT
