@@ -27,6 +27,7 @@ from scipy import sparse
 from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.data.atomic_write import require_target
+from bigkernel.data.cf import decoded
 from bigkernel.data.corpus import (
     COLUMNS,
     IDENTITY,
@@ -352,6 +353,7 @@ def _rows_and_columns(piece: Any) -> tuple[Any, Mapping[str, Any]]:
 
 def _pieces(values: Any, name: str) -> Iterator[Array]:
     """Yield rows (k, …), about a chunk at a time, of an array, frame or matrix, in memory or lazy."""
+    values = decoded(values)
     if hasattr(values, "dims") and hasattr(values, "data"):  # xarray
         values = values.data
     if dask.is_dask_collection(values):

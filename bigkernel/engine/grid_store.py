@@ -20,6 +20,7 @@ import zarr
 from bigkernel.arrays import Array, DType
 from bigkernel.data import zarr_arrays
 from bigkernel.data.atomic_write import require_free, writing
+from bigkernel.data.cf import decoded
 from bigkernel.data.visible import log_of
 from bigkernel.engine.grids import Grid, label_cells, label_dtype
 from bigkernel.engine.prediction_store import FORMAT, StoreWriter
@@ -117,7 +118,7 @@ def create(
 
 def _write_coordinate(group: zarr.Group, name: str, coordinate: object) -> bool:
     """Write a coordinate, dates as whole numbers since 1970; return False for one of objects, which is left out."""
-    values, dims = np.asarray(coordinate), getattr(coordinate, "dims", (name,))
+    values, dims = np.asarray(decoded(coordinate)), getattr(coordinate, "dims", (name,))
     attrs = {key: value for key, value in getattr(coordinate, "attrs", {}).items() if isinstance(value, str)}
     if values.dtype.kind == "M":
         unit = {"D": "days", "h": "hours", "m": "minutes", "s": "seconds", "ms": "milliseconds", "us": "microseconds"}

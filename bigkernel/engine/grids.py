@@ -19,6 +19,7 @@ import numpy as np
 
 from bigkernel.arrays import Array, DType, Labelled
 from bigkernel.config import settings
+from bigkernel.data.cf import decoded
 from bigkernel.data.zarr_arrays import require_names
 from bigkernel.errors import DataError
 
@@ -123,7 +124,7 @@ class Grid:
                 if len(self.dims) == 1 or getattr(values, "shape", None) != self.shape:
                     return values
                 values = xarray.DataArray(values, dims=self.dims)
-            arrays = [values]
+            arrays = [decoded(values)]
             flat = self.flatten(arrays, arrays[0].dtype)[:, 0]
         return flat if any(dask.is_dask_collection(array.data) for array in arrays) else flat.compute()
 
@@ -230,19 +231,16 @@ def variables(values: Labelled, names: Iterable[str] | None, what: str) -> dict[
                 f"{what}: found an xarray DataArray of the dimensions {values.dims}; expected one of {FEATURES} among "
                 "them, or a Dataset of features"
             )
-        labels = values.coords.get(along[0])
-        values = values.to_dataset(dim=along[0])
-        if labels is None:
-            values = values.rename({key: f"{along[0]} {key}" for key in values.data_vars})
-        else:
-            values = values.rename({key: str(key) for key in values.data_vars})
+        before = "" if along[0] in values.coords else f"{along[0]} "
+        values = decoded(values).to_dataset(dim=along[0])
+        values = values.rename({key: f"{before}{key}" for key in values.data_vars})
     names = [str(name) for name in (values.data_vars if names is None else names)]
     known = {str(key): key for key in values.variables}
     if missing := [name for name in names if name not in known]:
         raise DataError(f"{what}: expected the variable {missing[0]!r}, found {', '.join(known) or 'none'}")
     if not names:
         raise DataError(f"{what}: expected a variable, found a Dataset of {', '.join(known) or 'none'}")
-    found = {name: values[known[name]] for name in names}
+    found = {name: decoded(values[known[name]]) for name in names}
     for name, array in found.items():
         if array.dtype.kind not in "biufM":
             raise DataError(f"{what}: {name}: expected numbers or dates, found dtype {array.dtype}")

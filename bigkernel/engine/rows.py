@@ -30,6 +30,7 @@ from scipy import sparse
 from bigkernel.arrays import Array, DType
 from bigkernel.config import Settings, settings
 from bigkernel.data import zarr_arrays
+from bigkernel.data.cf import decoded
 from bigkernel.data.corpus import COLUMNS, IDENTITY, Corpus, open_corpus
 from bigkernel.data.labels import named_labels
 from bigkernel.engine.grids import Grid, grid_of, is_data_array, is_grid, variables
@@ -195,7 +196,8 @@ class ZarrSource(WithoutCaches, Source):
         return replace(self, digests=self.digests.restrict(start // step, -(-stop // step)))
 
     def fingerprint(self) -> str:
-        return zarr_arrays.stored_fingerprint(self.array)
+        packing = getattr(self.array, "packing", "")
+        return f"{zarr_arrays.stored_fingerprint(self.array)}{packing}"
 
     def state(self) -> object:
         """Return None if digests verify every read."""
@@ -373,6 +375,7 @@ def unwrapped(values: object, name: str) -> object:
     """
     if is_dask_frame(values):
         return _dask_array(values, name)
+    values = decoded(values)
     values = values.data if is_data_array(values) else values
     if not is_dask_array(values):
         return values

@@ -36,7 +36,7 @@ from bigkernel.data.run_lock import claimed
 from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import grid_store, prediction_store
 from bigkernel.engine.grids import Grid, dataset_of, grid_of, is_grid, label_cells, label_dtype, variables
-from bigkernel.engine.rows import DaskSource, NumpySource, Rows, as_rows, is_dask_array
+from bigkernel.engine.rows import DaskSource, NumpySource, Rows, as_rows, is_dask_array, unwrapped
 from bigkernel.engine.sweep import choose_executor, sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import fitting
@@ -700,6 +700,7 @@ class Classifier(ClassifierMixin, RowsEstimator):
 def score_in_memory(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample_weight: ColumnLike) -> float:
     """Return accuracy or R² of rows in memory, of semi-supervised estimators for the rows with a label alone."""
     predicted, classifier = estimator.predict(X), isinstance(estimator, ClassifierMixin)
+    y, sample_weight = unwrapped(y, "y"), unwrapped(sample_weight, "sample_weight")
     if estimator._semi_supervised and y is not None:
         y = plain_labels(y) if classifier else np.asarray(y, np.float64)
         check_consistent_length(y, predicted)
@@ -890,7 +891,7 @@ class LandmarkEstimator(RowsEstimator):
         columns = method.some_landmarks(before, count, self._columns())
         fewer: Self = copy(self).set_params(n_landmarks=count)
         if not isinstance(self.landmarks, str):
-            fewer.set_params(landmarks=np.asarray(self.landmarks)[columns])
+            fewer.set_params(landmarks=np.asarray(unwrapped(self.landmarks, "landmarks"))[columns])
         fewer._fitted = fitting.fit_columns(fewer._method(), before, columns)
         return fewer
 

@@ -135,7 +135,8 @@ def validated_weight(sample_weight: ColumnLike, n: int) -> Array | None:
     if sample_weight is None:
         return None
     try:
-        weight: Array = _check_sample_weight(sample_weight, np.empty(n), dtype=np.float64, ensure_non_negative=True)
+        given = unwrapped(sample_weight, "sample_weight")
+        weight: Array = _check_sample_weight(given, np.empty(n), dtype=np.float64, ensure_non_negative=True)
     except ValueError as error:
         raise DataError(f"sample_weight: {error}") from error
     return weight
@@ -205,7 +206,7 @@ def read_training(
             y = labels_in_memory(estimator, y)
     else:
         names = None
-        X, y = _validated(estimator, X, y, reset=known is None)
+        X, y = _validated(estimator, X, unwrapped(y, "y"), reset=known is None)
         rows = as_rows(X)
         sample_weight = validated_weight(sample_weight, len(rows))
     y = y if y is None or is_lazy(y) else np.asarray(y)

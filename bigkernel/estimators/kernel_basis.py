@@ -37,7 +37,7 @@ from sklearn.utils import check_random_state
 from bigkernel.arrays import Array, Index
 from bigkernel.config import settings
 from bigkernel.engine.process import free_memory
-from bigkernel.engine.rows import Rows
+from bigkernel.engine.rows import Rows, unwrapped
 from bigkernel.engine.sweep import choose_executor
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError, PlanTooLargeError
 from bigkernel.estimators.checks import require_exact, warn_of_scales
@@ -264,7 +264,7 @@ class BasisChoice:
 
     def width_for(self, rows: Rows) -> int:
         """Return m of a fit to rows; landmarks sampled from rows are no more than the rows."""
-        width = int(self.count or len(self.landmarks))
+        width = int(self.count or np.shape(self.landmarks)[0])
         return min(width, len(rows)) if isinstance(self.landmarks, str) and not self.fourier else width
 
     def require_rows(self, rows: Rows) -> None:
@@ -302,7 +302,7 @@ class BasisChoice:
         """Choose the landmarks (m, d); return also their rows (m,), if they are rows."""
         count, d = self.count_for(rows), rows.shape[1]
         if not isinstance(self.landmarks, str):
-            landmarks = draws.as_landmarks(self.landmarks, d)
+            landmarks = draws.as_landmarks(np.asarray(unwrapped(self.landmarks, "landmarks")), d)
             if count not in (None, len(landmarks)):
                 raise DataError(f"n_landmarks={count}: expected the number of landmarks passed, {len(landmarks)}")
             return landmarks, None

@@ -36,7 +36,7 @@ class LandmarkTransformer(RowTransformer):
 
     def _choice(self, kernel: Kernel, count: int, dtype: str) -> BasisChoice:
         """Return how `landmarks` are chosen, `count` unless they are given; `ConfigError` for random features."""
-        count = count if isinstance(self.landmarks, str) else len(self.landmarks)
+        count = count if isinstance(self.landmarks, str) else np.shape(self.landmarks)[0]
         check_landmarks(self.landmarks, count)
         choice = BasisChoice(
             kernel=kernel, landmarks=self.landmarks, count=count, dtype=dtype, random_state=self.random_state

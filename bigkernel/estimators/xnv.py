@@ -61,7 +61,7 @@ class ViewChoice(BasisChoice):
     def count_for(self, rows: Rows) -> int:
         """Return the number of landmarks of the two views together."""
         if not isinstance(self.landmarks, str):
-            count = len(self.landmarks)
+            count = int(np.shape(self.landmarks)[0])
             if not count or count % 2 or self.count not in (None, count // 2):
                 expected = "an even number of" if self.count is None else 2 * self.count
                 raise DataError(f"landmarks: expected {expected} landmarks for two views, found {count}")

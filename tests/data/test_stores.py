@@ -2,17 +2,22 @@
 
 import functools
 import os
+import pickle
 import sys
+from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler
 
 import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from sklearn.base import clone
 
-from bigkernel import Gaussian, KernelRidge, save_model
+from bigkernel import Gaussian, KernelRidge, SSSLClassifier, open_corpus, save_model, write_corpus
+from bigkernel.data.cf import decoded
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source, stores
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ChunkMissingError, ConfigError, DataError
 
 X = np.random.default_rng(0).normal(size=(250, 6)).astype(np.float32)
@@ -201,3 +206,105 @@ def test_the_command_predicts_a_dataset_at_a_url(served, tmp_path, run):
     refused = run("predict", tmp_path / "model", f"{secret}/none.zarr", tmp_path / "other", code=3)
     assert "none.zarr" in refused.stderr
     assert "secret" not in refused.output
+
+
+HOLED = np.where(np.arange(1500).reshape(250, 6) == 32, np.nan, X.astype(np.float64))
+PACKINGS = {
+    "scale": {"dtype": "int16", "scale_factor": 0.001, "_FillValue": -9999},
+    "offset": {"dtype": "uint8", "scale_factor": 0.05, "add_offset": -5.0, "_FillValue": 255},
+    "four bytes": {"dtype": "int32", "scale_factor": 1e-6, "_FillValue": -(2**31) + 1},
+    "floats": {"dtype": "float32", "_FillValue": 1e20, "missing_value": 1e20},
+    "scaled floats": {"dtype": "float32", "scale_factor": 0.5, "_FillValue": -9999.0},
+    "unsigned": {"dtype": "int8", "_Unsigned": "true", "scale_factor": 0.05, "add_offset": -5.0, "_FillValue": -1},
+    "another order of bytes": {"dtype": ">i2", "scale_factor": -0.001, "missing_value": -32767},
+}
+
+
+def packed(path, form=3, packing=PACKINGS["scale"], x=HOLED):
+    """Let xarray write x, y = 5 + x₀, weights and classes, packed; return the group of the arrays."""
+    columns = {"y": 5 + X[:, 0], "w": 1 + np.abs(X[:, 1]), "c": np.where(np.arange(250) == 7, np.nan, X[:, 0] > 0)}
+    data = xr.Dataset({"x": (("s", "f"), x), **{name: ("s", values) for name, values in columns.items()}})
+    scale = PACKINGS["scale"]
+    packings = {"x": packing, "y": scale | {"add_offset": 5.0}, "w": scale, "c": {"dtype": "int8", "_FillValue": -9}}
+    data.to_zarr(path, zarr_format=form, encoding=packings, consolidated=False)
+    return zarr.open(path, mode="r")
+
+
+@pytest.mark.parametrize("form", [2, 3])
+@pytest.mark.parametrize("packing", PACKINGS.values(), ids=PACKINGS)
+def test_packed_arrays_are_read_as_xarray_decodes_them(packing, form, tmp_path):
+    array = packed(tmp_path / "x.zarr", form, packing)["x"]
+    expected = xr.open_zarr(tmp_path / "x.zarr", consolidated=False).x.values
+    source = as_rows(array).x
+    assert np.isnan(expected).sum() == 1
+    assert source.dtype == expected.dtype
+    np.testing.assert_array_equal(source.read(0, 250), expected)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(source)).read(3, 9), expected[3:9])
+    assert source.fingerprint() != replace(source, foreign=array).fingerprint()
+    raw = xr.open_zarr(tmp_path / "x.zarr", consolidated=False, mask_and_scale=False).x
+    if raw.dtype.kind == "f" and "scale_factor" in raw.attrs:
+        with pytest.raises(DataError, match=r"x: .* may be scaled already"):
+            as_rows(raw)
+    else:
+        for values in (raw, raw.load()):
+            np.testing.assert_array_equal(as_rows(values).read(0, 250).x, expected)
+    plain = xr.open_zarr(tmp_path / "x.zarr", consolidated=False).x
+    assert decoded(plain) is plain
+
+
+def test_every_entry_decodes_packed_arrays(tmp_path):
+    group = packed(tmp_path / "x.zarr", x=X.astype(np.float64))
+    data = xr.open_zarr(tmp_path / "x.zarr", consolidated=False).load()
+    x, y, w, c = (data[name].values for name in "xywc")
+    ridge = KernelRidge(Gaussian(sigma=1.0), landmarks=group["x"], n_landmarks=None, alpha=0.1)
+    expected = KernelRidge(Gaussian(sigma=1.0), landmarks=x, n_landmarks=None, alpha=0.1).fit(x, y, sample_weight=w)
+    raw = xr.open_zarr(tmp_path / "x.zarr", consolidated=False, mask_and_scale=False)
+    for rows, targets, weights in (
+        (group["x"], group["y"], group["w"]),
+        (x, group["y"], group["w"]),
+        (raw.x, raw.y, raw.w),
+        (x, raw.y.load(), raw.w.load()),
+    ):
+        model = ridge.fit(rows, targets, sample_weight=weights)
+        np.testing.assert_allclose(np.asarray(model.predict(rows)), expected.predict(x), rtol=1e-6)
+        assert model.score(rows, targets, weights) == pytest.approx(expected.score(x, y, w), rel=1e-6)
+    corpus = write_corpus(tmp_path / "x.corpus", group["x"], group["y"], weight=group["w"])
+    np.testing.assert_array_equal(corpus[:], x)
+    np.testing.assert_array_equal(corpus.column("weight")[:], w)
+    ingest([open_source(str(tmp_path / "x.zarr"))], tmp_path / "y.corpus")
+    np.testing.assert_array_equal(open_corpus(tmp_path / "y.corpus").column("y")[:], y)
+    learner = SSSLClassifier(n_landmarks=20, n_components=5, random_state=0)
+    one, other = clone(learner).fit(x, group["c"]), clone(learner).fit(x, c)
+    np.testing.assert_array_equal(one.classes_, [0, 1])
+    np.testing.assert_array_equal(one.predict(x), other.predict(x))
+
+
+RANGES = {
+    "stored": ({"valid_range": [-100, 150], "scale_factor": 0.1}, lambda raw: (raw < -100) | (raw > 150)),
+    "in units": ({"valid_max": 15.0, "scale_factor": 0.1}, lambda raw: raw > 150),
+    "turned": ({"valid_min": 10.0, "valid_max": 15.0, "scale_factor": -0.1}, lambda raw: (raw > -100) | (raw < -150)),
+    "half": ({"valid_min": -10}, lambda raw: raw < -10),
+    "raster": ({"nodata": -9}, lambda raw: raw == -9),
+    "two": ({"missing_value": [-9, 9], "scale_factor": 1.0}, lambda raw: abs(raw) == 9),
+    "unsigned": ({"valid_range": [0, -2], "_Unsigned": "true"}, lambda raw: raw == -1),
+    "plain": ({"scale_factor": 1.0, "add_offset": 0.0, "units": "K"}, None),
+    "bands": ({"scales": [1.0, 2.0]}, "scales"),
+    "text": ({"scale_factor": "much", "valid_min": 0}, "scale_factor.*much"),
+}
+
+
+@pytest.mark.parametrize(("attributes", "missing"), RANGES.values(), ids=RANGES)
+def test_ranges_and_rasters_and_attributes_that_are_not_understood(attributes, missing):
+    raw = np.arange(-200, 200, dtype=np.int16).reshape(-1, 4)
+    array = zarr.create_array({}, data=raw, attributes=attributes)
+    if isinstance(missing, str):
+        with pytest.raises(DataError, match=f"cannot be decoded by its attributes .*{missing}"):
+            as_rows(array)
+        return
+    found = as_rows(array).x.read(0, 100)
+    if missing is None:
+        assert found.dtype == raw.dtype
+    else:
+        np.testing.assert_array_equal(np.isnan(found), missing(raw))
+    scaled = (raw.astype("u2") if "_Unsigned" in attributes else raw) * attributes.get("scale_factor", 1)
+    np.testing.assert_allclose(found[~np.isnan(found)], scaled[~np.isnan(found)], rtol=1e-6)

@@ -296,6 +296,25 @@ def test_targets_of_another_grid_are_refused():
         clone(RIDGE).fit(SEA, GIVEN).predict(SEA[["sst"]].drop_vars("area"))
 
 
+@pytest.mark.parametrize("chunks", [None, {}], ids=["arrays", "chunks"])
+def test_a_dataset_opened_without_decoding_gives_the_fit_of_the_decoded_one(chunks, tmp_path):
+    packing = {"dtype": "int16", "scale_factor": 0.01, "_FillValue": -9999}
+    packings = {"sst": packing, "chl": packing | {"add_offset": 10.0}, "lat": packing}
+    SEA.assign(chl=GIVEN).drop_encoding().to_zarr(tmp_path / "sea.zarr", encoding=packings, consolidated=False)
+    options = {"consolidated": False, "chunks": chunks}
+    usual, raw = (xr.open_zarr(tmp_path / "sea.zarr", mask_and_scale=scaled, **options) for scaled in (True, False))
+    expected = clone(RIDGE).fit(usual[["sst", "depth"]], usual.chl)
+    model = clone(RIDGE).fit(raw[["sst", "depth"]], raw.chl)
+    assert model.skipped_rows_ == expected.skipped_rows_ > 0
+    assert_allclose(model.predict(raw), expected.predict(usual), rtol=1e-6)
+    assert model.score(raw[["sst", "depth"]], raw.chl) == pytest.approx(
+        expected.score(usual[["sst", "depth"]], usual.chl)
+    )
+    if chunks is not None:
+        bk.predict_to(model, raw, tmp_path / "filled.zarr")
+        assert_array_equal(xr.open_zarr(tmp_path / "filled.zarr").lat, usual.lat)
+
+
 @pytest.mark.parametrize("chunks", [None, CHUNKS], ids=["arrays", "chunks"])
 def test_predictions_on_disk_are_a_dataset(chunks, tmp_path):
     sea = (SEA if chunks is None else SEA.chunk(chunks)).assign_coords(station=("lat", [f"s{i}" for i in range(12)]))

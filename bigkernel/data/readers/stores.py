@@ -19,6 +19,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.storage import FsspecStore, LocalStore, WrapperStore
 
+from bigkernel.data.cf import decoded
 from bigkernel.data.readers.arrays import X_NAMES, Y_NAMES
 from bigkernel.data.readers.source import Source, block_rows, in_native_order, source_of_arrays
 from bigkernel.errors import BigKernelError, ChunkMissingError, ConfigError, DataError
@@ -109,7 +110,7 @@ def read(path: str, *, x: str | None = None, y: str | None = None) -> Source:
     if isinstance(node, zarr.Array):
         if x is not None or y not in (None, "none"):
             raise DataError(f"{name}: found a single array; leave out x and y")
-        return _source(name, _Array(name, node), None)
+        return _source(name, _Array(name, decoded(node)), None)
     rows = _pick(node, name, x, X_NAMES)
     if rows is None:
         raise DataError(f"{name}: found no array {x or ' or '.join(X_NAMES)} in this group; pass x=NAME")
@@ -142,7 +143,7 @@ def _pick(group: Any, name: str, requested: str | None, usual: tuple[str, ...]) 
         with naming(f"{name}/{key}", "its metadata"):
             item = group.get(key)
         if isinstance(item, zarr.Array):
-            return _Array(f"{name}/{key}", item)
+            return _Array(f"{name}/{key}", decoded(item))
         if item is not None:
             raise DataError(f"{name}/{key}: expected an array, found a group")
     return None
