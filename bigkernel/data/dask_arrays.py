@@ -27,6 +27,6 @@ def as_dask_array(values: Any) -> Array:
     if isinstance(values, Array):
         return values
     if not is_dask_collection(values):
-        return from_array(values)
+        return from_array(values, chunks=-1 if values.dtype.kind == "O" else "auto")
     name, *_ = next(flatten(values.__dask_keys__()))
     return Array(dict(values.__dask_graph__()), name, values.chunks, dtype=values.dtype)

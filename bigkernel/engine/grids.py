@@ -100,6 +100,7 @@ class Grid:
             da.broadcast_to(da.zeros((), dtype=bool), self.shape, chunks=self.chunks),
             tuple(range(last)),
             axes=pairs[1::2],
+            names=[array.name or "y" for array in arrays],
             row_dtype=dtype,
             dtype=dtype,
             new_axes={last: count},
@@ -176,17 +177,21 @@ class Grid:
         return sys.modules["xarray"].DataArray(data, {**self.coords, **more}, (*self.dims, *more), name, dict(attrs))
 
 
-def _stack(*pieces: Array, axes: Sequence[tuple[int, ...]], row_dtype: DType) -> Array:
-    """Return the values of a block side by side, in a new last dimension.
+def _stack(*pieces: Array, axes: Sequence[tuple[int, ...]], names: Sequence[str], row_dtype: DType) -> Array:
+    """Return the values of a block side by side, in a new last dimension; raise `DataError` if some are infinite.
 
-    Each piece but the last has some axes of the block; the last one has its shape.
+    Each piece but the last has some axes of the block; the last one has its shape. Dates and durations become days.
     """
     *columns, whole = pieces
     out = np.empty((*whole.shape, len(columns)), row_dtype)
-    for column, (piece, place) in enumerate(zip(columns, axes, strict=True)):
+    for column, (piece, place, name) in enumerate(zip(columns, axes, names, strict=True)):
         values = np.asarray(piece).transpose(np.argsort(place))
+        if values.dtype.kind in "mM":
+            values = (values - np.array(0, f"{values.dtype.kind}8[D]")) / _DAY
+        if values.dtype.kind == "f" and np.isinf(values).any():
+            raise DataError(f"{name}: found infinite values; make them NaN (.where(abs({name}) < inf)) or finite")
         values = np.expand_dims(values, [axis for axis in range(whole.ndim) if axis not in place])
-        out[..., column] = (values - np.datetime64(0, "D")) / _DAY if values.dtype.kind == "M" else values
+        out[..., column] = values
     return out
 
 
@@ -242,8 +247,11 @@ def variables(values: Labelled, names: Iterable[str] | None, what: str) -> dict[
         raise DataError(f"{what}: expected a variable, found a Dataset of {', '.join(known) or 'none'}")
     found = {name: decoded(values[known[name]]) for name in names}
     for name, array in found.items():
-        if array.dtype.kind not in "biufM":
-            raise DataError(f"{what}: {name}: expected numbers or dates, found dtype {array.dtype}")
+        if array.dtype.kind not in "biufmM":
+            raise DataError(
+                f"{what}: {name}: expected numbers, dates or durations, found dtype {array.dtype}; convert numbers by "
+                "astype(float), and dates of other calendars by cftime.date2num"
+            )
     return found
 
 

@@ -231,11 +231,13 @@ SHAPES = {
     "variables of other chunks": (SEA.chunk(CHUNKS).assign(depth=SEA.depth.chunk({"lat": 2})), None),
     "a stacked index": (SEA.stack(place=("lat", "lon")), None),
     "no variable": (xr.Dataset(coords={"lat": LAT}), "expected a variable"),
-    "text": (SEA.assign(name=("lat", list("abcdefghijkl"))), "name: expected numbers or dates"),
-    "spans of time": (SEA.assign(age=("time", TIME - TIME[0])), "age: expected numbers or dates"),
+    "text": (SEA.assign(name=("lat", list("abcdefghijkl"))), "name: expected numbers, dates"),
+    "spans of time": (SEA.assign(age=("time", TIME - TIME[0])), None),
     "numbers alone": (xr.Dataset({"a": 1.0}), "expected variables over some dimension"),
     "an array of no features": (SEA.sst, "expected one of"),
-    "complex numbers": (SEA.assign(wave=("lat", np.ones(12) * 1j)), "wave: expected numbers or dates"),
+    "infinite numbers": (SEA.assign(sst=SEA.sst.where(SEA.lat > 0, np.inf)), "sst: found infinite values"),
+    "objects": (SEA.assign(sst=SEA.sst.astype(object)), r"sst: .* found dtype object; .*astype\(float\)"),
+    "complex numbers": (SEA.assign(wave=("lat", np.ones(12) * 1j)), "wave: expected numbers, dates"),
 }
 
 
@@ -281,6 +283,11 @@ def test_a_fit_does_not_depend_on_chunks(model):
     for chunks in (CHUNKS, {"time": 3, "lat": 1, "lon": 4}, {"lat": (1, 4, 7)}):
         again = clone(model).fit(scaled.chunk(chunks), GIVEN.chunk(chunks)).predict(scaled)
         xr.testing.assert_allclose(again, whole, rtol=1e-6)
+
+
+def test_labels_may_be_objects():
+    named = NAMED.astype(object)
+    assert bk.KernelRidgeClassifier(n_landmarks=9, random_state=0).fit(SEA, named).classes_.tolist() == ["cold", "warm"]
 
 
 def test_targets_of_another_grid_are_refused():
