@@ -69,7 +69,7 @@ def held_out(problem: P) -> Iterator[tuple[P, P, Array | None]]:
     assert folds is not None
     for fold in range(folds.count):
         alone = {name: sums[fold : fold + 1] for name, sums in folds.sums.items()}
-        others = _without(problem.statistics, alone, joins=folds.joins)
+        others = _without(problem.statistics, folds, fold)
         pair = replace(problem, statistics=others), replace(problem, statistics=alone)
         if folds.landmarks is None:
             yield *pair, None
@@ -80,13 +80,16 @@ def held_out(problem: P) -> Iterator[tuple[P, P, Array | None]]:
         yield rest, tested, kept
 
 
-def _without(total: Accumulator, held: Accumulator, *, joins: bool) -> Accumulator:
-    """Return the sums without those of a fold; its rows stay as unlabelled ones where they join those."""
-    left = {name: values.copy() if name in held else values for name, values in total.items()}
-    for name, values in held.items():
-        left[name][-1] -= values[0]
-        if joins and name in ("rows", "n", "G", "s"):
-            left[name][0] += values[0]
+def _without(total: Accumulator, folds: FoldSums, fold: int) -> Accumulator:
+    """Return the sums without those of a fold; its rows stay as unlabelled ones where they join those.
+
+    They are the sums of the others: of a difference from the total, rows of large weight would leave rounding alone.
+    """
+    left = {name: values.copy() if name in folds.sums else values for name, values in total.items()}
+    for name, sums in folds.sums.items():
+        left[name][-1] = sum(own for place, own in enumerate(sums) if place != fold)
+        if folds.joins and name in ("rows", "n", "G", "s"):
+            left[name][0] += sums[fold]
     return left
 
 

@@ -410,6 +410,7 @@ def step_cg(state: CGState, product: Array, solve: Callable[[Array], Array]) -> 
     eta = np.where(stalled, 0.0, along / np.where(stalled, 1.0, curvature))
     residual = state.residual - eta * product
     z = solve(residual)
+    # Polak and Ribière's β, which stays right where rounding or the blocks change A a little
     beta = np.where(stalled, 0.0, _inner(residual - state.residual, z) / np.where(stalled, 1.0, state.rho))
     beta = np.maximum(beta, 0.0)
     etas = np.vstack([state.eta, eta])
@@ -431,6 +432,7 @@ def _smallest_ritz(eta: Array, beta: Array, stalled: Array) -> Array:
     smallest = np.full(len(stalled), np.inf)
     for column in np.flatnonzero(~stalled & (eta > 0).all(axis=0)):
         lengths, betas = eta[:, column], beta[:, column]
+        # T_jj = 1/η_j + β_{j−1}/η_{j−1} and T_{j,j+1} = √β_j/η_j, of Lanczos' process on P⁻¹A
         diagonal = 1 / lengths + np.append(0.0, betas / lengths[:-1])
         off_diagonal = np.sqrt(betas) / lengths[:-1]
         smallest[column] = linalg.eigvalsh_tridiagonal(diagonal, off_diagonal, select="i", select_range=(0, 0))[0]

@@ -139,6 +139,19 @@ def test_rows_far_from_all_others_do_not_spoil_the_penalty(seed):
     assert np.abs(wrong["gcv"]).max() > 3 * np.abs(wrong["cv"]).max()
 
 
+def test_a_row_of_huge_weight_leaves_the_sums_of_the_other_folds_exact(monkeypatch):
+    seen, held_out, Z = [], folds.held_out, X[:M]
+    monkeypatch.setattr(folds, "held_out", lambda problem: iter(seen.extend(held_out(problem)) or seen))
+    weight = np.where(np.arange(N) == 7, 1e13, WEIGHT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        bk.KernelRidge(KERNEL, alpha="cv", landmarks=Z).fit(X, Y, weight)
+    rest = seen[FOLD[7]][0]
+    others, phi = FOLD[7] != FOLD, KERNEL(X, Z) - rest.centre
+    expected = (weight * others * phi.T) @ phi
+    np.testing.assert_allclose(rest.statistics["G"][-1], expected, atol=1e-12 * np.abs(expected).max())
+
+
 def test_each_target_counts_by_its_own_variance():
     both = np.column_stack([Y, 1e4 * RNG.normal(size=N)])
     model = bk.KernelRidge(KERNEL, alpha="cv", n_landmarks=M, random_state=0)
