@@ -25,7 +25,7 @@ from bigkernel.solvers.penalty_grid import Block, Coordinates, SolveSettings, sq
 from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
-from bigkernel.statistics.moments import PROBED, SUMS, Moments, MomentStatistic
+from bigkernel.statistics.moments import PROBED, SUMS, Moments, MomentStatistic, without
 from bigkernel.streaming.plan import Accumulator
 
 P = TypeVar("P", bound=Problem)
@@ -81,15 +81,12 @@ def held_out(problem: P) -> Iterator[tuple[P, P, Array | None]]:
 
 
 def _without(total: Accumulator, folds: FoldSums, fold: int) -> Accumulator:
-    """Return the sums without those of a fold; its rows stay as unlabelled ones where they join those.
-
-    They are the sums of the others: of a difference from the total, rows of large weight would leave rounding alone.
-    """
-    left = {name: values.copy() if name in folds.sums else values for name, values in total.items()}
-    for name, sums in folds.sums.items():
-        left[name][-1] = sum(own for place, own in enumerate(sums) if place != fold)
+    """Return the sums without those of a fold; its rows stay as unlabelled ones where they join those."""
+    left = dict(total)
+    for name, others in without(folds.sums, fold).items():
+        left[name] = np.concatenate([total[name][:-1], others])
         if folds.joins and name in ("rows", "n", "G", "s"):
-            left[name][0] += sums[fold]
+            left[name][0] += folds.sums[name][fold]
     return left
 
 

@@ -61,7 +61,7 @@ from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
 from bigkernel.solvers.whitening import Whitening, reduce_moments
 from bigkernel.statistics.domain_scores import DomainScores
 from bigkernel.statistics.held_out import GridScores
-from bigkernel.statistics.moments import Moments, MomentStatistic, Statistic, Targets
+from bigkernel.statistics.moments import Moments, MomentStatistic, Statistic, Targets, without
 from bigkernel.streaming.plan import Plan
 
 T = TypeVar("T")
@@ -278,12 +278,8 @@ class KernelSums:
         """
         assert self.landmark_folds is not None
         kept = np.flatnonzero(kept_landmarks(self.landmark_folds, self.partition, fold))
-
-        def regroup(sums: Array) -> Array:
-            """Return the sums of the fold, and of all other rows."""
-            return np.stack([sums[fold], sum(own for group, own in enumerate(sums) if group != fold)])
-
-        total = {name: regroup(sums) for name, sums in self.problem.statistics.items()}
+        sums = self.problem.statistics
+        total = {name: np.concatenate([sums[name][fold : fold + 1], one]) for name, one in without(sums, fold).items()}
         problem = of_columns(replace(self.problem, statistics=total), kept, probed=True)
         own = replace(
             self,

@@ -90,6 +90,17 @@ def uncentre(total: Accumulator, shift: Array) -> Accumulator:
     }
 
 
+def without(sums: Mapping[str, Array], group: int) -> Accumulator:
+    """Return the sums of all groups but one, as a single group.
+
+    They are added: in a difference from the total, rows of large weight would leave rounding alone.
+    """
+    return {
+        name: np.asarray(sum(own for place, own in enumerate(values) if place != group))[None]
+        for name, values in sums.items()
+    }
+
+
 def select_columns(total: Mapping[str, Array], columns: Array) -> Accumulator:
     """Return a copy of the moments of some columns (k,) of the map, group by group."""
     out = {name: values.copy() for name, values in total.items() if name not in (*PROBED, "G", "C", "s")}
