@@ -7,6 +7,8 @@ The kind is known after the last row: until then a writer keeps float64, with na
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -25,6 +27,7 @@ MOST_CLASSES = 2**16
 _UNLABELLED = "-1"  # among names
 _MISSING = {-1, _UNLABELLED}
 _LARGEST_EXACT = 2**53
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 
 _LIKE_MISSING = {"", "?", "-1.0", "<na>", "missing", "n/a", "na", "nan", "none", "null"}  # in lower case
@@ -107,9 +110,10 @@ class Labelling:
         known = ~np.isnan(values)
         odd = known & ~((np.abs(values) <= _LARGEST_EXACT) & (values == np.round(values)))
         if odd.any():
-            if self._classes != "auto":
+            if self._classes != "auto" or y.dtype.kind in "iu":
                 place = np.argmax(odd)
-                raise DataError(f"{name}: row {rows[place]} (from 0): expected a class, found {y[place]}")
+                expected = "a class" if self._classes != "auto" else "whole numbers up to 2**53 as labels"
+                raise DataError(f"{name}: row {rows[place]} (from 0): expected {expected}, found {y[place]}")
             self._whole = False
         elif self._classes != "auto" or len(self._numbers) <= IMAGE_CLASSES + 1:  # + 1: −1 may be one of them
             distinct = np.unique(values[known]).astype(np.int64).tolist()
@@ -154,6 +158,31 @@ def named_labels(y: NDArray[Any], classes: Sequence[int | str], *, unlabelled: s
 def is_missing(label: object) -> bool:
     """Return whether this label of an array of objects is None, NaN or pandas' NA."""
     return label is None or type(label).__name__ == "NAType" or bool(isinstance(label, Real) and label != label)
+
+
+def codes_of_names(names: NDArray[Any], what: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return the place of each name (n,) among all, and these in order; `DataError` for a missing one, or two kinds."""
+    missing = np.array([is_missing(name) for name in names.tolist()], bool)
+    if missing.any():
+        raise DataError(f"{what}: row {int(np.argmax(missing))} is missing; expected one in every row")
+    try:
+        distinct, codes = np.unique(names, return_inverse=True)
+    except TypeError as error:
+        raise DataError(f"{what}: expected only text or only integers, found both") from error
+    return codes, np.array(distinct.tolist())
+
+
+def hash_names(names: NDArray[Any], what: str = "group") -> NDArray[np.int64]:
+    """Return names of groups (n,) as codes that do not depend on other rows, (n,); see `group_code`."""
+    places, distinct = codes_of_names(names, what)
+    return np.array([group_code(str(name)) for name in distinct], np.int64)[places]
+
+
+def group_code(name: str) -> int:
+    """Return the code of a group in text: the whole number that it is, or 63 bits of its BLAKE2b."""
+    if _WHOLE.fullmatch(name.strip()):
+        return int(name)
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def checked_labels(values: Any) -> NDArray[Any]:

@@ -18,16 +18,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-import dask
 import numpy as np
-from dask.utils import is_dataframe_like
 from numpy.typing import NDArray
-from scipy import sparse
 
 from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.data.atomic_write import require_target
-from bigkernel.data.cf import decoded
+from bigkernel.data.containers import batches_in, by_name, contained, is_dask_array, is_dask_frame, names_of, plain
 from bigkernel.data.corpus import (
     COLUMNS,
     IDENTITY,
@@ -40,9 +37,9 @@ from bigkernel.data.corpus import (
     open_corpus,
     require_count,
 )
-from bigkernel.data.labels import Classes, Labelling
+from bigkernel.data.labels import Classes, Labelling, hash_names
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.chunk import Chunk, nonfinite_rows
 from bigkernel.streaming.folds import HashFolds
 
 _SHARES = 10**6  # shares are counted in millionths
@@ -72,11 +69,12 @@ def write_corpus(
     ----------
     path : of the corpus; must not exist, unless `overwrite` (then only a corpus is replaced)
     X : (n, d) of numbers, or (n, h, w) of images, stored in their own dtype; bool as uint8
-        A NumPy, Dask, zarr or xarray array, a frame (pandas, Dask, Arrow), `Rows`, a corpus, a SciPy sparse matrix, or
-        an iterator of batches: (k, d), pairs (X, y), or mappings {"x": …, "y": …, "weight": …}.
+        A NumPy, Dask, zarr or xarray array, a frame (pandas, Polars, Dask, Arrow), `Rows`, a corpus, a sparse matrix, a
+        pair (X, y), or an iterator or list of batches: (k, d), pairs (X, y), or mappings {"x": …, "y": …, "weight": …}.
+        Columns of frames have the names, in any order, of those of the first one.
     y : labels (n,), or None. Whole numbers and text become classes, as `classes` says, among which −1 and "-1" mean
         unlabelled; others are numbers, among which NaN does.
-    weight, domain, group : (n,), or None
+    weight, domain, group : (n,), or None; groups may be text
     ids : (n,) of whole numbers or text that predictions repeat, or None
     classes : "auto", True or False
         "auto": whole numbers (3 or 3.0) are classes if at most 10 are distinct, or 20 that are 0 … k − 1 or 1 … k, or
@@ -130,15 +128,9 @@ def _info_of(X: Any, first: Batch, attributes: dict[str, Any]) -> CorpusInfo:
     if shape is not None and shape[0] * shape[1] != (width := first.values["x"].shape[1]):
         h, w = shape
         raise DataError(f"image_shape: expected {width} pixels as in a row, found {h}×{w} = {h * w}")
-    known: dict[str, Any] = {**attributes, "image_shape": shape, "feature_names": _names_of(X)}
+    names = first.names if all(isinstance(name, str) for name in first.names) else ()
+    known: dict[str, Any] = {**attributes, "image_shape": shape, "feature_names": tuple(map(str, names))}
     return CorpusInfo(**known, source="Python", id_column=getattr(getattr(X, "info", X), "id_column", "") or "id")
-
-
-def _names_of(X: Any) -> tuple[str, ...]:
-    """Return the names of the columns of a frame, an Arrow table, a corpus or rows; none unless all are text."""
-    names = getattr(X, "columns", ()) if is_dataframe_like(X) else getattr(X, "column_names", ())
-    names = tuple(names) or getattr(getattr(X, "info", X), "feature_names", ())
-    return tuple(map(str, names)) if all(isinstance(name, str) for name in names) else ()
 
 
 def _size_bytes(X: Any) -> int:
@@ -268,6 +260,7 @@ class Batch:
     file: int = 0
     first_row: int = 0  # number of rows in earlier files
     image_shape: tuple[int, int] | None = None
+    names: tuple[Any, ...] = ()  # of the features
 
     @property
     def rows(self) -> Array:
@@ -280,28 +273,39 @@ class Batch:
         return self.values["x"].shape[1], sorted(set(self.values) - {"x"})
 
     def require_finite(self) -> None:
-        """Raise an error for rows or weights that are not finite."""
+        """Raise an error for rows or weights that are not finite, or whole numbers that float64 rounds."""
         for name in ("x", "weight"):
             values = self.values.get(name)
-            if values is not None and values.dtype.kind == "f" and not np.isfinite(values).all():
-                bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))[:5]
+            if values is not None and (bad := nonfinite_rows(values)) is not None:
+                found = "NaN or infinite values" if values.dtype.kind == "f" else "whole numbers beyond 2**53"
                 raise DataError(
-                    f"{self.name}: found rows with NaN or infinite values in {name}, the first are "
-                    f"{self.rows[bad].tolist()} (from 0); clean or remove them"
+                    f"{self.name}: found rows with {found} in {name}, the first are "
+                    f"{self.rows[bad][:5].tolist()} (from 0); clean or remove them"
                 )
 
 
 def batches_of(X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]:
     """Yield the rows of X as accepted by `write_corpus`, with their columns, each (n,)."""
+    if several := batches_in(X):
+        first = several[0]
+        if hasattr(first, "dtype") and not (hasattr(first, "tocsr") or hasattr(first, "batches")):
+            raise DataError(
+                f"X: found a {type(X).__name__} of {len(X)} arrays of two or more dimensions; pass iter(X) if they are "
+                "batches of rows, numpy.stack(X) if they are images"
+            )
+        X = iter(several)
     if isinstance(X, Iterator):
         if columns:
             raise DataError(
                 f"{next(iter(columns))}: expected in each batch, as a pair (X, y), because X is an iterator of batches"
             )
+        names: tuple[Any, ...] = ()
         for number, piece in enumerate(X):
-            yield from _of_values(f"batch {number} of X", *_rows_and_columns(piece))
+            name, (rows, own) = f"batch {number} of X", _rows_and_columns(piece)
+            names = names if number else names_of(rows)
+            yield from _of_values(name, by_name(rows, names, name, "the first batch"), own)
     elif hasattr(X, "batches"):  # a corpus, rows, a source
-        yield from _joined((Batch("X", 0, values) for values in X.batches()), columns)
+        yield from _joined((Batch("X", 0, values, names=names_of(X)) for values in X.batches()), columns)
     else:
         yield from _of_values("X", X, columns)
 
@@ -312,7 +316,8 @@ def _of_values(name: str, X: Any, columns: Mapping[str, Any]) -> Iterator[Batch]
             raise DataError(f"{name}: expected numbers (n, d), or images (n, h, w), found {x.dtype} of shape {x.shape}")
         shape = (int(x.shape[1]), int(x.shape[2])) if x.ndim == 3 else None
         rows = x.reshape(len(x), -1)
-        return Batch(name, 0, {"x": rows.astype(np.uint8) if rows.dtype.kind == "b" else rows}, image_shape=shape)
+        values = {"x": rows.astype(np.uint8) if rows.dtype.kind == "b" else rows}
+        return Batch(name, 0, values, image_shape=shape, names=names_of(X))
 
     return _joined(map(batch_of, _pieces(X, name)), columns)
 
@@ -353,38 +358,22 @@ def _rows_and_columns(piece: Any) -> tuple[Any, Mapping[str, Any]]:
 
 def _pieces(values: Any, name: str) -> Iterator[Array]:
     """Yield rows (k, …), about a chunk at a time, of an array, frame or matrix, in memory or lazy."""
-    values = decoded(values)
-    if hasattr(values, "dims") and hasattr(values, "data"):  # xarray
-        values = values.data
-    if dask.is_dask_collection(values):
-        if hasattr(values, "rechunk"):
-            from bigkernel.data.dask_arrays import as_dask_array
-
-            values = as_dask_array(values).rechunk(dict.fromkeys(range(1, values.ndim), -1))
-        for block in np.ravel(values.to_delayed()):
+    if is_dask_frame(values):
+        for part in values.to_delayed():
+            piece = part.compute()
+            yield from _pieces(by_name(piece, names, name, "the frame") if (names := names_of(values)) else piece, name)
+        return
+    labels = name in ("y", "domain", "group", "row", "id")
+    values = contained(values, name, labels=labels)
+    if is_dask_array(values):
+        for block in np.ravel(values.rechunk(dict.fromkeys(range(1, values.ndim), -1)).to_delayed()):
             yield from _pieces(block.compute(), name)
         return
-    if sparse.issparse(values):
-        values = values.tocsr()
-    elif not hasattr(values, "store_path"):  # zarr
-        values = _in_memory(values, name)
     if not values.ndim:
         raise DataError(f"expected rows or a column, found {values!r}")
     row_bytes = int(np.prod(values.shape[1:], dtype=object)) * values.dtype.itemsize
     rows, whole = int(settings().chunk_bytes // max(1, row_bytes)), getattr(values, "chunks", (1,))[0]
     rows = whole * max(1, rows // whole)
     for start in range(0, values.shape[0], rows):
-        piece = values[start : start + rows]
-        yield np.asarray(piece.toarray() if sparse.issparse(piece) else piece)
-
-
-def _in_memory(values: Any, name: str) -> Array:
-    if is_dataframe_like(values):
-        kinds = {column: kind for column, kind in values.dtypes.items() if getattr(kind, "kind", "O") not in "biuf"}
-        if kinds:
-            text = ", ".join(f"{column}: {kind}" for column, kind in list(kinds.items())[:5])
-            raise DataError(f"{name}: expected numeric columns, found {text}; drop or encode them")
-    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
-        row = int(np.argwhere(np.ma.getmaskarray(values))[0, 0])
-        raise DataError(f"{name}: row {row} has masked values; fill them or remove the row")
-    return np.asarray(values)
+        piece = plain(values[start : start + rows], name, labels=labels)
+        yield hash_names(piece) if name == "group" and piece.dtype.kind in "OTU" else piece

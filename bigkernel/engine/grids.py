@@ -20,6 +20,7 @@ import numpy as np
 from bigkernel.arrays import Array, DType, Labelled
 from bigkernel.config import settings
 from bigkernel.data.cf import decoded
+from bigkernel.data.containers import plain, refuse_rounded
 from bigkernel.data.zarr_arrays import require_names
 from bigkernel.errors import DataError
 
@@ -38,12 +39,6 @@ def is_grid(values: object) -> TypeGuard[Labelled]:
         return False
     matrix = isinstance(values, xarray.DataArray) and values.ndim == 2 and not set(values.dims) & set(FEATURES)
     return isinstance(values, xarray.Dataset | xarray.DataArray) and not matrix
-
-
-def is_data_array(values: object) -> TypeGuard[Labelled]:
-    """Return True for a DataArray of xarray."""
-    xarray = sys.modules.get("xarray")
-    return xarray is not None and isinstance(values, xarray.DataArray)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,11 +180,13 @@ def _stack(*pieces: Array, axes: Sequence[tuple[int, ...]], names: Sequence[str]
     *columns, whole = pieces
     out = np.empty((*whole.shape, len(columns)), row_dtype)
     for column, (piece, place, name) in enumerate(zip(columns, axes, names, strict=True)):
-        values = np.asarray(piece).transpose(np.argsort(place))
+        values = plain(piece, labels=True).transpose(np.argsort(place))
         if values.dtype.kind in "mM":
             values = (values - np.array(0, f"{values.dtype.kind}8[D]")) / _DAY
         if values.dtype.kind == "f" and np.isinf(values).any():
             raise DataError(f"{name}: found infinite values; make them NaN (.where(abs({name}) < inf)) or finite")
+        if row_dtype.kind == "f":
+            refuse_rounded(values.ravel(), name)
         values = np.expand_dims(values, [axis for axis in range(whole.ndim) if axis not in place])
         out[..., column] = values
     return out

@@ -4,9 +4,8 @@
 a corpus) and the row maps to apply. Rows and sources are plain picklable data: a task opens the store itself and reads
 chunk by chunk. Row ids are those of the source.
 
-`source_of` makes a source of arrays, sparse matrices, and tables of other libraries. Dask DataFrames stay lazy, and
-matrices of xarray are unwrapped; no library is imported for that, as its objects exist only after its import. pandas
-frames and Arrow tables are arrays for NumPy already. Of Datasets of xarray every cell is a row (`engine.grids`).
+`source_of` makes a source of what a container holds (`data.containers`). Of Datasets of xarray every cell is a row
+(`engine.grids`).
 """
 
 from __future__ import annotations
@@ -18,22 +17,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeGuard
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 import dask
 import numpy as np
 import zarr
-from dask.utils import is_dataframe_like, is_series_like
 from distributed import futures_of
 from scipy import sparse
 
 from bigkernel.arrays import Array, DType
 from bigkernel.config import Settings, settings
 from bigkernel.data import zarr_arrays
-from bigkernel.data.cf import decoded
+from bigkernel.data.containers import contained, in_memory, is_dask_array, plain, refuse_rounded
 from bigkernel.data.corpus import COLUMNS, IDENTITY, Corpus, open_corpus
-from bigkernel.data.labels import named_labels
-from bigkernel.engine.grids import Grid, grid_of, is_data_array, is_grid, variables
+from bigkernel.data.labels import codes_of_names, named_labels
+from bigkernel.engine.grids import Grid, grid_of, is_grid, variables
 from bigkernel.errors import DataError
 from bigkernel.html import table
 from bigkernel.kernels.feature_maps import WithoutCaches
@@ -42,8 +40,6 @@ from bigkernel.streaming.folds import Folds, SomeFolds
 
 if TYPE_CHECKING:
     import dask.array as da
-    import dask.dataframe as dd
-    from dask.delayed import Delayed
 
 _NUMERIC = "biuf"
 _PICKED_BYTES = 2**23  # bytes of the pieces in which selected rows are read
@@ -218,8 +214,13 @@ class DaskSource(_ArraySource):
         piece = self.array[start - self.offset : stop - self.offset]
         # values persisted on a cluster are fetched from it; all else is computed in this task
         futures = futures_of(self.array)
-        values = piece.compute(scheduler=futures[0].client.get if futures else "synchronous")
-        return np.asarray(values.toarray() if sparse.issparse(values) else values)
+        return plain(piece.compute(scheduler=futures[0].client.get if futures else "synchronous"))
+
+    @property
+    def dense(self) -> da.Array:
+        """The array, whose blocks are neither sparse nor masked."""
+        meta = np.empty((0,) * self.array.ndim, self.dtype)
+        return self.array.map_blocks(_rows_of, dtype=self.dtype, meta=meta)
 
     def restrict(self, start: int, stop: int) -> Self:
         # only the graph of these rows travels with the task
@@ -228,6 +229,12 @@ class DaskSource(_ArraySource):
 
     def fingerprint(self) -> str:
         return f"dask {self.array.name}"
+
+
+def _rows_of(block: object) -> Array:
+    rows = plain(block)
+    refuse_rounded(rows, "X")
+    return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,7 +337,7 @@ def window(source: Source, start: int, stop: int) -> Source:
 
 def source_of(values: object, name: str) -> Source:
     """Return a source of an array or a frame; raise `DataError` with its name if it holds no numbers."""
-    values = unwrapped(values, name)
+    values = held = contained(values, name, labels=name in ("domain", "group", "fold"))
     if is_dask_array(values):
         if any(np.isnan(size) for size in values.shape):
             raise DataError(
@@ -342,101 +349,11 @@ def source_of(values: object, name: str) -> Source:
         source: Source = DaskSource(values)
     elif isinstance(values, zarr.Array):
         source = ZarrSource(foreign=values)
-    elif sparse.issparse(values):
-        source = SparseSource(sparse.csr_array(values))
     else:
-        masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
-        if masked is not None and masked.any():
-            row = int(np.argwhere(masked)[0, 0])
-            raise DataError(f"{name}: row {row} has masked values; fill them or remove the row")
-        source = NumpySource(np.asarray(values))
+        source = SparseSource(held) if sparse.issparse(held) else NumpySource(held)
     if source.dtype.kind not in _NUMERIC:
         raise DataError(f"{name}: expected numbers, found dtype {source.dtype}")
     return source
-
-
-def is_dask_frame(values: object) -> TypeGuard[dd.DataFrame]:
-    """Return True for a Dask DataFrame or Series."""
-    # an xarray array looks like a Series, but has no partitions
-    partitioned = dask.is_dask_collection(values) and hasattr(values, "npartitions") and not hasattr(values, "chunks")
-    return partitioned and (is_dataframe_like(values) or is_series_like(values))
-
-
-def is_dask_array(values: object) -> TypeGuard[da.Array]:
-    """Return True for a Dask collection that is an array, of whatever class, and none of xarray."""
-    return dask.is_dask_collection(values) and not hasattr(values, "dims") and hasattr(values, "chunks")
-
-
-def unwrapped(values: object, name: str) -> object:
-    """Return the array that a source reads for an object of another library; anything else unchanged.
-
-    A Dask DataFrame, a Series, and Dask arrays of other classes become a Dask array, an xarray DataArray its inner
-    array. `DataError` for `name`: a table that is no matrix of numbers of one dtype; names the columns and the remedy.
-    """
-    if is_dask_frame(values):
-        return _dask_array(values, name)
-    values = decoded(values)
-    values = values.data if is_data_array(values) else values
-    if not is_dask_array(values):
-        return values
-    from bigkernel.data.dask_arrays import as_dask_array  # loads dask.array, with numba and more
-
-    return as_dask_array(values)
-
-
-def feature_names(values: object) -> object:
-    """Return a Dask DataFrame's columns as an empty frame, for scikit-learn's checks of names, or None."""
-    return values._meta if is_dask_frame(values) and is_dataframe_like(values) else None
-
-
-def _dask_array(frame: dd.DataFrame, name: str) -> da.Array:
-    """Return the numbers of a Dask DataFrame (n, d) or Series (n,)."""
-    tail = () if is_series_like(frame) else (len(frame.columns),)
-    # pure: another process gives its tasks the same names, and so can resume
-    return array_of_partitions(frame, name, tail, _common_dtype(frame, name), dask.delayed(_numbers, pure=True))
-
-
-def array_of_partitions(
-    frame: dd.DataFrame, name: str, tail: tuple[int, ...], dtype: DType, read: Delayed, *more: object
-) -> da.Array:
-    """Return what `read` gives of each partition as a Dask array (n, *tail); rows are counted in a separate pass."""
-    from bigkernel.data import dask_arrays as da
-
-    # a shuffle between workers (P2P) needs all its tasks in one graph, and our tasks take single partitions
-    with dask.config.set({"dataframe.shuffle.method": "tasks"}):
-        pieces, count_of = frame.to_delayed(), dask.delayed(len)
-    # of the partitions as they will be read: fewer columns may mean other partitions
-    counts: Sequence[int] = dask.compute(*(count_of(piece) for piece in pieces))
-    chunks = [
-        da.from_delayed(read(piece, (count, *tail), dtype, f"{name}: partition {i}", *more), (count, *tail), dtype)
-        for i, (piece, count) in enumerate(zip(pieces, counts, strict=True))
-        if count
-    ]
-    return da.concatenate(chunks) if chunks else da.zeros((0, *tail), dtype=dtype)
-
-
-def _common_dtype(frame: dd.DataFrame, name: str) -> DType:
-    """Return the one dtype of all columns."""
-    columns = [(name, frame.dtype)] if is_series_like(frame) else [*frame.dtypes.items()]
-    dtypes: set[DType] = {dtype for _, dtype in columns}
-    if len(dtypes) != 1 or not all(isinstance(dtype, np.dtype) and dtype.kind in _NUMERIC for dtype in dtypes):
-        kinds = ", ".join(f"{column}: {dtype}" for column, dtype in columns[:8])
-        raise DataError(
-            f"{name}: expected a Dask DataFrame whose columns are numbers of one NumPy dtype, found ({kinds}); drop "
-            'or encode other columns, and call astype("float64"), also for nullable dtypes of pandas and Arrow'
-        )
-    return dtypes.pop()
-
-
-def _numbers(partition: dd.DataFrame, shape: tuple[int, ...], dtype: DType, name: str) -> Array:
-    """Return the values of a partition; raise an error if it does not match its frame."""
-    values = np.ascontiguousarray(partition.to_numpy())
-    if values.shape != shape or values.dtype != dtype:
-        raise DataError(
-            f"{name}: expected {shape} values of {dtype} as before, found {values.shape} of {values.dtype}; the "
-            "source of the frame has changed, or its schema differs from that of its files"
-        )
-    return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -732,13 +649,20 @@ def as_rows(
         rows = Rows(source_of(X, "X"))
     if len(rows.x.shape) != 2:
         raise DataError(f"{rows.name}: expected a matrix (rows, features), found shape {rows.x.shape}")
-    given = {"y": y, "weight": weight, "domain": domain, "group": group, "fold": fold}
+    given = {"y": y, "weight": weight, "domain": domain, "group": _group_codes(group), "fold": fold}
     columns = {name: source_of(rows.flat(values), name) for name, values in given.items() if values is not None}
     for name, source in columns.items():
         matrix = len(source.shape) > 1 + (name == "y")
         if not source.shape or source.shape[0] != len(rows) or matrix:
             raise DataError(f"{name}: expected {len(rows)} values, one per row, found shape {source.shape}")
     return replace(rows, columns={**rows.columns, **columns})
+
+
+def _group_codes(group: object) -> object:
+    """Return groups given by name as whole numbers, and others unchanged."""
+    values = None if group is None else contained(group, "group", labels=True)
+    named = values is not None and values.dtype.kind in "OTU" and values.ndim == 1
+    return codes_of_names(in_memory(values, "group", labels=True), "group")[0] if named else values
 
 
 def cells(dataset: object, features: Iterable[str] | None = None) -> Rows:

@@ -31,12 +31,13 @@ from sklearn.utils.validation import _check_feature_names, check_consistent_leng
 from bigkernel.arrays import Array, ColumnLike, Labelled, RowsLike
 from bigkernel.config import settings
 from bigkernel.data.atomic_write import require_target
+from bigkernel.data.containers import in_memory, is_dask_array
 from bigkernel.data.prediction_table import is_table, preparing_table, write_table
 from bigkernel.data.run_lock import claimed
 from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import grid_store, prediction_store
 from bigkernel.engine.grids import Grid, dataset_of, grid_of, is_grid, label_cells, label_dtype, variables
-from bigkernel.engine.rows import DaskSource, NumpySource, Rows, as_rows, is_dask_array, unwrapped
+from bigkernel.engine.rows import DaskSource, NumpySource, Rows, as_rows
 from bigkernel.engine.sweep import choose_executor, sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators import fitting
@@ -66,11 +67,14 @@ from bigkernel.estimators.inputs import (
     input_rows,
     is_lazy,
     is_sound,
+    labels_in_memory,
     near_target,
     no_label,
     plain_labels,
     read_cells,
     read_training,
+    require_numbers,
+    validated_weight,
 )
 from bigkernel.estimators.kernel_basis import (
     DEFAULT_LANDMARKS,
@@ -700,17 +704,19 @@ class Classifier(ClassifierMixin, RowsEstimator):
 def score_in_memory(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample_weight: ColumnLike) -> float:
     """Return accuracy or R² of rows in memory, of semi-supervised estimators for the rows with a label alone."""
     predicted, classifier = estimator.predict(X), isinstance(estimator, ClassifierMixin)
-    y, sample_weight = unwrapped(y, "y"), unwrapped(sample_weight, "sample_weight")
-    if estimator._semi_supervised and y is not None:
-        y = plain_labels(y) if classifier else np.asarray(y, np.float64)
-        check_consistent_length(y, predicted)
-        labelled = ~no_label(y) if classifier else Targets(1).labelled(y, 0)
+    truth = labels_in_memory(estimator, y) if classifier else in_memory(y, "y")
+    weight = validated_weight(sample_weight, len(predicted))
+    if estimator._semi_supervised:
+        check_consistent_length(truth, predicted)
+        labelled = ~no_label(truth) if classifier else Targets(1).labelled(truth, 0)
         if not labelled.any():
             raise DataError("y: expected a labelled row to score against, found none")
-        y, predicted = y[labelled], predicted[labelled]
-        sample_weight = None if sample_weight is None else np.asarray(sample_weight)[labelled]
+        truth, predicted = truth[labelled], predicted[labelled]
+        weight = None if weight is None else weight[labelled]
+    elif not classifier:
+        require_numbers(truth)
     metric = accuracy_score if classifier else r2_score
-    return float(metric(y, predicted, sample_weight=sample_weight))
+    return float(metric(truth, predicted, sample_weight=weight))
 
 
 def _labels(values: Array, classes: Array) -> Array:
@@ -745,7 +751,7 @@ def _lazy_values(rows: Rows, predictor: BlockPredictor) -> da.Array:
     model = dask.delayed(predictor, traverse=False)
     plain = Rows(rows.x, {}, rows.row_maps, rows.name, bad_rows=rows.bad_rows)
     if isinstance(rows.x, DaskSource):
-        array = rows.x.array
+        array = rows.x.dense
         return da.map_blocks(
             _block_values,
             array,
@@ -891,7 +897,7 @@ class LandmarkEstimator(RowsEstimator):
         columns = method.some_landmarks(before, count, self._columns())
         fewer: Self = copy(self).set_params(n_landmarks=count)
         if not isinstance(self.landmarks, str):
-            fewer.set_params(landmarks=np.asarray(unwrapped(self.landmarks, "landmarks"))[columns])
+            fewer.set_params(landmarks=self.landmarks_[columns])
         fewer._fitted = fitting.fit_columns(fewer._method(), before, columns)
         return fewer
 

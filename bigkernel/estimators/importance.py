@@ -13,7 +13,8 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
-from bigkernel.engine.rows import Rows, as_rows, unwrapped
+from bigkernel.data.containers import in_memory
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, OverlapWarning
 from bigkernel.estimators.base import set_parameters
@@ -247,8 +248,8 @@ def find_target(rows: Rows, y: ColumnLike, sample_domain: ColumnLike) -> tuple[A
     DataError
         All rows are on one side.
     """
-    labels = rows.column("y") if y is None else np.asarray(unwrapped(y, "y"))
-    domain = rows.column("domain") if sample_domain is None else np.asarray(sample_domain)
+    labels = rows.column("y") if y is None else in_memory(y, "y", labels=True)
+    domain = rows.column("domain") if sample_domain is None else in_memory(sample_domain, "sample_domain", labels=True)
     check_consistent_length(*(column for column in (labels, domain) if column is not None), np.empty(len(rows)))
     missing = np.zeros(len(rows), bool)
     if labels is not None and labels.dtype.kind == "f":

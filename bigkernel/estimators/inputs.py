@@ -20,7 +20,6 @@ from itertools import pairwise
 from numbers import Integral, Real
 from typing import TypeGuard
 
-import dask
 import numpy as np
 import zarr
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -33,25 +32,18 @@ from sklearn.utils.validation import (
     _check_sample_weight,
     check_array,
     check_consistent_length,
+    check_X_y,
     column_or_1d,
     validate_data,
 )
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import settings
+from bigkernel.data.containers import contained, in_memory, is_dask_array, is_dask_frame, is_frame
 from bigkernel.data.corpus import Corpus, require_same_columns
-from bigkernel.data.labels import is_missing, looks_missing
+from bigkernel.data.labels import codes_of_names, is_missing, looks_missing
 from bigkernel.engine.grids import is_grid, target_names
-from bigkernel.engine.rows import (
-    ClassWeightSource,
-    Rows,
-    as_rows,
-    cells,
-    feature_names,
-    is_dask_array,
-    is_dask_frame,
-    unwrapped,
-)
+from bigkernel.engine.rows import ClassWeightSource, Rows, as_rows, cells
 from bigkernel.errors import ConfigError, DataError, MissingLabelWarning
 from bigkernel.estimators.checks import require_exact, require_some, require_squares, require_targets, warn_of_scales
 from bigkernel.estimators.fit_state import Inputs, Problem, Training
@@ -70,9 +62,8 @@ CLASS_WEIGHT: dict[str, list[object]] = {"class_weight": [dict, StrOptions({"bal
 
 def is_lazy(X: RowsLike) -> bool:
     """Return whether X is read chunk by chunk rather than held in memory."""
-    if isinstance(X, Rows | Corpus | zarr.Array) or is_dask_frame(X) or is_dask_array(X) or is_grid(X):
-        return True
-    return dask.is_dask_collection(X) and is_dask_array(unwrapped(X, "X"))  # of xarray
+    lazy = isinstance(X, Rows | Corpus | zarr.Array) or is_dask_frame(X) or is_dask_array(X) or is_grid(X)
+    return lazy or (hasattr(X, "dims") and is_dask_array(getattr(X, "data", None)))  # of xarray
 
 
 def is_sound(X: RowsLike, estimator: BaseEstimator) -> TypeGuard[Array]:
@@ -83,9 +74,10 @@ def is_sound(X: RowsLike, estimator: BaseEstimator) -> TypeGuard[Array]:
 def input_rows(estimator: BaseEstimator, X: RowsLike, *, reset: bool) -> Rows:
     """Read X as rows without targets; set (`reset`) or compare the estimator's n_features_in_ and feature names."""
     if not is_lazy(X):
-        return as_rows(validate_input(estimator, X, reset=reset)[0])
+        return _named(estimator, validate_input(estimator, X, reset=reset)[0])
     names = None if reset else getattr(estimator, "feature_names_in_", None)
-    rows, frame = cells(X, names) if is_grid(X) else as_rows(X), feature_names(X)
+    rows = cells(X, names) if is_grid(X) else as_rows(X)
+    frame = X._meta if is_dask_frame(X) and X.ndim == 2 else None  # for scikit-learn's checks of names
     if rows.feature_names and names is not None:
         require_same_columns(rows.name, rows.feature_names, names, "the fit")
     try:
@@ -99,26 +91,37 @@ def input_rows(estimator: BaseEstimator, X: RowsLike, *, reset: bool) -> Rows:
     if reset and not (len(rows) and rows.x.shape[1]):
         what = "rows of 0 features" if len(rows) else "0 rows"
         raise DataError(f"{rows.name}: found {what}; expected at least one")
-    return rows
+    return rows if frame is None else _named(estimator, rows)
+
+
+def _named(estimator: BaseEstimator, X: RowsLike) -> Rows:
+    """Return rows with the names of the features of an estimator."""
+    return replace(as_rows(X), feature_names=tuple(getattr(estimator, "feature_names_in_", ())))
 
 
 def validate_input(
-    estimator: BaseEstimator, X: RowsLike, y: ColumnLike = "no_validation", **options: bool
+    estimator: BaseEstimator, X: RowsLike, y: ColumnLike = None, *, reset: bool, **options: bool
 ) -> tuple[Array, Array]:
     """Validate X, and y if given, by scikit-learn, whose errors of values become `DataError`."""
+    given = contained(X, "X")
+    checks = {"dtype": DTYPES, "accept_sparse": "csr", "estimator": estimator}
     try:
+        if y is None:
+            rows, labels = check_array(given, input_name="X", **checks), np.empty(0)
+        else:
+            rows, labels = check_X_y(given, y, **checks, **options)
         with ExitStack() as stack:
-            if hasattr(X, "columns"):  # a fit of lazy rows has no names to compare with those of a frame
+            if is_frame(X):  # a fit of lazy rows has no names to compare with those of a frame
                 stack.enter_context(warnings.catch_warnings())
                 warnings.filterwarnings("ignore", "X has feature names, but")
-            result = validate_data(estimator, unwrapped(X, "X"), y, dtype=DTYPES, accept_sparse="csr", **options)
+            validate_data(estimator, X if is_frame(X) else rows, reset=reset, skip_check_array=True)
     except ValueError as error:
         where = ""
-        if isinstance(X, np.ndarray) and X.dtype.kind == "f" and X.ndim == 2 and not np.isfinite(X).all():
-            bad = np.flatnonzero(~np.isfinite(X).all(axis=1))
-            where = f" The first rows that are not finite: {bad[:5].tolist()} ({len(bad)} in all)."
+        if isinstance(given, np.ndarray) and given.dtype.kind == "f" and given.ndim == 2:
+            bad = np.flatnonzero(~np.isfinite(given).all(axis=1))
+            where = f" The first rows that are not finite: {bad[:5].tolist()} ({len(bad)} in all)." * bool(len(bad))
         raise DataError(f"{error}{where}") from error
-    return result if isinstance(result, tuple) else (result, np.empty(0))
+    return rows, labels
 
 
 def near_mean(rows: Rows) -> Array:
@@ -134,9 +137,9 @@ def validated_weight(sample_weight: ColumnLike, n: int) -> Array | None:
     """Validate weights of n rows in memory, (n,) float64, or None; `DataError` if one is negative or missing."""
     if sample_weight is None:
         return None
+    sample_weight = in_memory(sample_weight, "sample_weight")
     try:
-        given = unwrapped(sample_weight, "sample_weight")
-        weight: Array = _check_sample_weight(given, np.empty(n), dtype=np.float64, ensure_non_negative=True)
+        weight: Array = _check_sample_weight(sample_weight, np.empty(n), dtype=np.float64, ensure_non_negative=True)
     except ValueError as error:
         raise DataError(f"sample_weight: {error}") from error
     return weight
@@ -149,17 +152,10 @@ def domain_column(domain: ColumnLike) -> tuple[ColumnLike, Array | None]:
     """
     if domain is None or is_lazy(domain):
         return domain, None
-    column = np.asarray(domain)
+    column = in_memory(domain, "sample_domain", labels=True)
     if column.dtype.kind not in "OTU" or column.ndim != 1:
         return _integers(column, 0), None
-    missing = np.array([is_missing(name) for name in column], bool)
-    if missing.any():
-        raise DataError(f"sample_domain: row {int(np.argmax(missing))} has no domain; expected one in every row")
-    try:
-        names, codes = np.unique(column, return_inverse=True)
-    except TypeError as error:
-        raise DataError("sample_domain: expected only text or only integers, found both") from error
-    return codes, np.array(names.tolist())
+    return codes_of_names(column, "sample_domain")
 
 
 def _integers(column: Array, start: int) -> Array:
@@ -199,15 +195,15 @@ def read_training(
         rows = input_rows(estimator, X, reset=known is None)
         names = target_names(y)
         rows, y = grid_targets(rows, y, classes=isinstance(estimator, ClassifierMixin))
-        y = unwrapped(y, "y")
+        y = y if y is None else contained(y, "y", labels=isinstance(estimator, ClassifierMixin))
         sample_domain = rows.flat(sample_domain)
         _require_y(estimator, rows, y)
         if isinstance(estimator, ClassifierMixin) and y is not None and not is_lazy(y):
             y = labels_in_memory(estimator, y)
     else:
         names = None
-        X, y = _validated(estimator, X, unwrapped(y, "y"), reset=known is None)
-        rows = as_rows(X)
+        X, y = _validated(estimator, X, y, reset=known is None)
+        rows = _named(estimator, X)
         sample_weight = validated_weight(sample_weight, len(rows))
     y = y if y is None or is_lazy(y) else np.asarray(y)
     domain = domain_column(sample_domain)[0]
@@ -264,12 +260,15 @@ def _require_y(estimator: BaseEstimator, rows: Rows, y: ColumnLike) -> None:
 
 
 def _validated(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, *, reset: bool) -> tuple[Array, Array]:
+    if y is None:
+        raise DataError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
     if isinstance(estimator, ClassifierMixin):
         labels = labels_in_memory(estimator, y)
         rows, labels = validate_input(estimator, X, labels, reset=reset)
         check_classification_targets(labels)
         return rows, labels
-    if estimator._semi_supervised and y is not None:
+    y = in_memory(y, "y")
+    if estimator._semi_supervised:
         values = check_array(y, ensure_2d=False, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
         Targets(1).labelled(values, 0)  # refuses rows with some of their targets
         if (values == -1).mean() > 0.5:
@@ -279,16 +278,17 @@ def _validated(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, *, reset: b
                 stacklevel=5,
             )
         return validate_input(estimator, X, np.zeros(len(values)), reset=reset)[0], values
-    _require_numbers(y)
+    require_numbers(y)
     rows, values = validate_input(estimator, X, y, reset=reset, multi_output=True, y_numeric=True)
     values = np.asarray(values, np.float64)
     require_targets(values)
     return rows, values
 
 
-def _require_numbers(y: ColumnLike) -> None:
-    """Raise `DataError` for targets of which some are NaN, where no row may lack one."""
-    values = np.asarray(y)
+def require_numbers(values: Array) -> None:
+    """Raise `DataError` for targets that are text, or of which some are NaN, where no row may lack one."""
+    if values.dtype.kind in "TU":
+        raise DataError("y: expected numbers, found text; classifiers take names")
     if values.dtype.kind == "f" and values.ndim in (1, 2) and (missing := np.isnan(values)).any():
         count = np.count_nonzero(missing if values.ndim == 1 else missing.any(axis=1))
         raise DataError(
@@ -317,8 +317,8 @@ def near_target(rows: Rows, targets: Targets) -> Array:
 
 
 def no_label(y: Array) -> Array:
-    """Return which labels (n,) are −1, or "-1" among text, as in corpora: (n,) bool."""
-    missing: Array = y == ("-1" if y.dtype.kind in "OTU" else -1)
+    """Return which labels (n,) are −1 or NaN, or "-1" among text, as in corpora: (n,) bool."""
+    missing: Array = y == "-1" if y.dtype.kind in "OTU" else (y == -1) | (y != y)
     return missing
 
 
@@ -327,7 +327,7 @@ def plain_labels(y: ColumnLike) -> Array:
 
     `DataError`: labels are of several kinds, or infinite.
     """
-    given: Array = column_or_1d(np.asarray(unwrapped(y, "y")), warn=True)
+    given: Array = column_or_1d(in_memory(y, "y", labels=True), warn=True)
     if given.dtype.kind == "f":
         try:
             assert_all_finite(given, allow_nan=True, input_name="y")
@@ -358,11 +358,11 @@ def plain_labels(y: ColumnLike) -> Array:
     raise DataError(f"y: row {row} has the label {given[row]!r}; expected only text or only numbers")
 
 
-def labels_in_memory(estimator: BaseEstimator, y: ColumnLike) -> ColumnLike:
+def labels_in_memory(estimator: BaseEstimator, y: ColumnLike) -> Array:
     """Return y with −1 where a label is missing; `DataError` if the estimator needs all labels."""
-    if y is None or estimator._semi_supervised:
-        return y if y is None else plain_labels(y)
-    given = np.asarray(y)
+    if estimator._semi_supervised:
+        return plain_labels(y)
+    given = in_memory(y, "y", labels=True)
     if given.dtype.kind == "O" and given.ndim == 1:
         missing = np.flatnonzero([is_missing(label) for label in given])
         if len(missing):
@@ -371,7 +371,7 @@ def labels_in_memory(estimator: BaseEstimator, y: ColumnLike) -> ColumnLike:
                 f"{type(estimator).__name__} needs all; leave these rows out, fit LabelledRowsClassifier(…), which "
                 "does, or use SSSLClassifier, which learns from them"
             )
-    return y
+    return given
 
 
 def find_classes(estimator: BaseEstimator, rows: Rows, y: ColumnLike, classes: ColumnLike = None) -> Array:
@@ -381,10 +381,12 @@ def find_classes(estimator: BaseEstimator, rows: Rows, y: ColumnLike, classes: C
     elif y is None and rows.classes:
         labels = np.unique(rows.classes)
     else:
-        values = rows.column("y") if y is None else np.asarray(y)
+        values = rows.column("y") if y is None else y if isinstance(y, np.ndarray) else in_memory(y, "y")
         assert values is not None
         labels = np.unique(values)
         missing = no_label(labels)
+        if not estimator._semi_supervised and y is not None and (labels != labels).any():
+            raise DataError(f"y: found rows without a label, and {type(estimator).__name__} needs all; leave these out")
         if estimator._semi_supervised or y is None:
             labels = labels[~missing]
         elif missing.any() and len(labels) > 3:

@@ -36,8 +36,9 @@ from sklearn.utils import check_random_state
 
 from bigkernel.arrays import Array, Index
 from bigkernel.config import settings
+from bigkernel.data.containers import by_name, in_memory, names_of
 from bigkernel.engine.process import free_memory
-from bigkernel.engine.rows import Rows, unwrapped
+from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError, PlanTooLargeError
 from bigkernel.estimators.checks import require_exact, warn_of_scales
@@ -302,7 +303,10 @@ class BasisChoice:
         """Choose the landmarks (m, d); return also their rows (m,), if they are rows."""
         count, d = self.count_for(rows), rows.shape[1]
         if not isinstance(self.landmarks, str):
-            landmarks = draws.as_landmarks(np.asarray(unwrapped(self.landmarks, "landmarks")), d)
+            given, names = self.landmarks, rows.feature_names
+            if names and names_of(given):
+                given = by_name(given, names, "landmarks", "the fit")
+            landmarks = draws.as_landmarks(in_memory(given, "landmarks"), d)
             if count not in (None, len(landmarks)):
                 raise DataError(f"n_landmarks={count}: expected the number of landmarks passed, {len(landmarks)}")
             return landmarks, None

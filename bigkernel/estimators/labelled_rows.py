@@ -12,7 +12,8 @@ from sklearn.utils._tags import Tags
 from sklearn.utils.validation import _check_sample_weight, check_consistent_length, check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
-from bigkernel.engine.rows import as_rows, unwrapped
+from bigkernel.data.containers import in_memory
+from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import RowsEstimator, available, lacking, score_in_memory
 from bigkernel.estimators.inputs import is_lazy, no_label, plain_labels, warn_of_names
@@ -77,7 +78,7 @@ class LabelledRowsClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator)
             raise DataError("y: expected a labelled row, found none")
         weight = {}
         if sample_weight is not None:
-            weight["sample_weight"] = _check_sample_weight(unwrapped(sample_weight, "sample_weight"), labels)[rows]
+            weight["sample_weight"] = _check_sample_weight(in_memory(sample_weight, "sample_weight"), labels)[rows]
         if not isinstance(self.estimator_, RowsEstimator):  # which warn themselves
             warn_of_names(labels, self, stacklevel=3)
         self.estimator_.fit(_safe_indexing(X, rows), labels[rows], **weight)

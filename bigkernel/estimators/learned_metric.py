@@ -14,8 +14,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
+from bigkernel.data.containers import in_memory
 from bigkernel.engine.process import processors
-from bigkernel.engine.rows import Rows, as_rows, unwrapped
+from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import execution
 from bigkernel.errors import DataError, MissingLabelWarning
 from bigkernel.estimators.base import set_parameters
@@ -255,7 +256,7 @@ def _read_targets(rows: Rows, y: ColumnLike) -> tuple[Array, Array | None, Array
         values = as_rows(rows, y).column("y")
     else:
         check_consistent_length(rows, y)
-        values = np.asarray(unwrapped(y, "y"))
+        values = in_memory(y, "y", labels=True)
         if values.dtype.kind not in "iufb":
             values = plain_labels(values)
     assert values is not None

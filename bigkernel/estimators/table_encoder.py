@@ -12,8 +12,8 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from bigkernel.arrays import Array, ColumnLike, DType, RowsLike
+from bigkernel.data.containers import array_of_partitions, is_dask_frame, is_frame, plain
 from bigkernel.data.table import TableColumn, TableEncoding, cells_of
-from bigkernel.engine.rows import array_of_partitions, is_dask_frame
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.inputs import is_lazy
@@ -112,12 +112,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     def _table(self, X: RowsLike, *, reset: bool) -> dd.DataFrame | Array:
         """Return X as a frame or array; set (`reset`) or compare its number and names of columns."""
-        if hasattr(X, "to_pandas"):  # Polars and Arrow
-            X = X.to_pandas(date_as_object=False)
-        framed = hasattr(X, "iloc") and getattr(X, "ndim", 0) == 2
+        framed = is_frame(X) or is_dask_frame(X)
         try:
             if is_lazy(X) and not framed:
                 raise DataError(f"expected a frame, or an array in memory, found {type(X).__name__}")
+            X = plain(X, labels=True) if isinstance(X, np.ma.MaskedArray) else X
             own = None if hasattr(X, "dtype") else object  # NumPy would make text of a list of numbers and text
             options = {"skip_check_array": True} if framed else {"dtype": own, "ensure_all_finite": "allow-nan"}
             valid = validate_data(self, X._meta if is_dask_frame(X) else X, reset=reset, **options)

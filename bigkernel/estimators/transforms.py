@@ -23,7 +23,8 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
-from bigkernel.engine.rows import DaskSource, Rows, as_rows, is_dask_array
+from bigkernel.data.containers import is_dask_array
+from bigkernel.engine.rows import DaskSource, Rows, as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import NamedSteps, set_parameters
@@ -109,7 +110,7 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             return map_rows(X, row_map, float_of(X.dtype))
         rows = input_rows(self, X, reset=False)
         if is_dask_array(X) and isinstance(rows.x, DaskSource):
-            dtype, width, whole = float_of(X.dtype), row_map.width(rows.shape[1]), rows.x.array
+            dtype, width, whole = float_of(X.dtype), row_map.width(rows.shape[1]), rows.x.dense
             chunks, meta = (whole.chunks[0], (width,)), np.empty((0, 0), dtype)
             return whole.map_blocks(map_rows, row_map, dtype, dtype=dtype, chunks=chunks, meta=meta)
         if is_lazy(X):

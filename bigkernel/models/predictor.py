@@ -16,6 +16,7 @@ import numpy as np
 
 from bigkernel import images
 from bigkernel.arrays import Array
+from bigkernel.data.containers import by_name, in_memory, names_of
 from bigkernel.data.table import TableColumn, TableEncoding, cells_of
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.kernels.algebra import Kernel, OnColumns, Product, Scaled, Sum
@@ -189,9 +190,8 @@ class Predictor(WithoutCaches):
 
     def _rows(self, X: Any) -> Array:
         """Validate X as a matrix of finite numbers, in the dtype that the model would use."""
-        names = getattr(X, "column_names", getattr(X, "columns", None))
-        if names is not None and self.feature_names is not None and list(names) != list(self.feature_names):
-            raise DataError(f"X: expected the columns of the fit, {', '.join(self.feature_names[:5])}, …")
+        if names_of(X) and self.feature_names is not None:
+            X = by_name(X, self.feature_names.tolist(), "X", "the fit")
         width = self.n_features
         if self.table is not None:
             X = self.table.encode(X)
@@ -203,7 +203,7 @@ class Predictor(WithoutCaches):
         if hasattr(X, "toarray"):
             raise DataError("X: sparse rows are not supported; pass X.toarray()")
         try:
-            x = np.asarray(X)
+            x = in_memory(X, "X")
             if x.dtype.kind == "c":
                 raise TypeError("found complex numbers")
             x = x if is_plain(x, width) else x.astype(np.float64)

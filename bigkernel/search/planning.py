@@ -20,7 +20,8 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, has_fit_parameter
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
-from bigkernel.engine.rows import Rows, source_of, unwrapped
+from bigkernel.data.containers import in_memory
+from bigkernel.engine.rows import Rows, source_of
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import RowsEstimator, last_step, method_of
@@ -170,7 +171,7 @@ def _transform_targets(wrapper: TransformedTargetRegressor, y: ColumnLike) -> tu
     if y is None:
         raise DataError("y: expected targets in memory for a TransformedTargetRegressor, found None")
     try:
-        given: Array = check_array(np.asarray(unwrapped(y, "y")), input_name="y", ensure_2d=False, dtype="numeric")
+        given: Array = check_array(in_memory(y, "y"), input_name="y", ensure_2d=False, dtype="numeric")
         wrapper._training_dim = given.ndim
         columns = given.reshape(len(given), -1)
         wrapper._fit_transformer(columns)

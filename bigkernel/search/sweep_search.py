@@ -229,7 +229,7 @@ class SweepSearchCV(CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator):
     ) -> Self:
         """Evaluate every candidate on every split of the rows X (n, d) with targets y, and refit the best on all rows.
 
-        X and y are those of the estimator; `groups` and `sample_domain` are (n,) integers, domains also names.
+        X and y are those of the estimator; `groups` and `sample_domain` are (n,) integers or names.
 
         Raises
         ------

@@ -21,7 +21,7 @@ from bigkernel.arrays import Array, DType, Index
 from bigkernel.errors import DataError
 from bigkernel.kernels.blas import add_upper, mirror, syrk
 from bigkernel.kernels.feature_maps import FeatureMap
-from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.chunk import Chunk, rounded_cells
 from bigkernel.streaming.folds import Folds
 from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
@@ -171,6 +171,9 @@ class Targets:
             table = y[:, None] if y.ndim == 1 else y
             present: Array = np.ones(len(y), bool) if self.missing is None else (table != self.missing).all(axis=1)
             if y.dtype.kind != "f":
+                if (beyond := rounded_cells(y)) is not None:
+                    row = start + int(np.argwhere(beyond)[0, 0])
+                    raise DataError(f"y: row {row}: float64 rounds whole numbers beyond 2**53; subtract an offset")
                 return present
             infinite = np.isinf(table).any(axis=1)
             if infinite.any():
@@ -186,7 +189,7 @@ class Targets:
             labelled: Array = present & (count > 0)
             return labelled
         known: Array = np.isin(y, self.classes)
-        strange = ~known if y.dtype.kind not in "if" else ~known & (y != -1)
+        strange = ~known if y.dtype.kind not in "if" else ~known & (y != -1) & (y == y)
         if strange.any():
             row = int(np.argmax(strange))
             raise DataError(f"y: row {start + row} has the label {y[row]}, which is not one of the classes")

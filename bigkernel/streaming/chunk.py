@@ -19,6 +19,7 @@ from bigkernel.arrays import Array, Index
 from bigkernel.errors import DataError
 
 DTYPES = (np.float64, np.float32, np.uint8, np.int8, np.uint16, np.int16)  # streamed without conversion
+LARGEST_WHOLE = 2**53  # up to which float64 tells whole numbers apart
 _DTYPES = frozenset(map(np.dtype, DTYPES))
 
 
@@ -171,7 +172,9 @@ class Chunk:
         Also for infinite numbers in `y` (NaN: unlabelled), and NaN or infinity in `weight`.
         """
         if (bad := nonfinite_rows(self.x)) is not None:
-            self._refuse(bad, name, "contain NaN or infinity", "remove or impute them")
+            whole = "whole numbers beyond 2**53, which float64 rounds"
+            what = "NaN or infinity" if self.x.dtype.kind == "f" else whole
+            self._refuse(bad, name, f"contain {what}", "remove or impute them")
         if (bad := nonfinite_rows(self.y, missing=True)) is not None:
             self._refuse(bad, "y", "are infinite", "NaN marks unlabelled rows")
         if (bad := nonfinite_rows(self.weight)) is not None:
@@ -218,12 +221,31 @@ def is_plain(X: object, n_features: int) -> TypeGuard[Array]:
 
 
 def nonfinite_rows(values: Array | None, *, missing: bool = False) -> Array | None:
-    """Return the rows with a value that is not finite, (n,) bool, or None; `missing`: NaN is allowed."""
-    if values is None or values.dtype.kind not in "fc":
+    """Return the rows with a value that is not finite, (n,) bool, or None; `missing`: NaN and any labels are allowed.
+
+    Whole numbers beyond those of float64 count as infinite.
+    """
+    if values is None:
         return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(np.sum(values, dtype=np.float64)):
-            return None
-    wrong = np.isinf(values) if missing else ~np.isfinite(values)
+    wrong = None if missing else rounded_cells(values)
+    if values.dtype.kind in "fc":
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(np.sum(values, dtype=np.float64)):
+                return None
+        wrong = np.isinf(values) if missing else ~np.isfinite(values)
+    if wrong is None:
+        return None
     bad: Array = np.any(wrong, axis=tuple(range(1, values.ndim)))
     return bad if bad.any() else None
+
+
+def rounded_cells(values: Array) -> Array | None:
+    """Return which whole numbers float64 would round, bool; None: no one."""
+    if values.dtype.kind == "O":
+        whole = [isinstance(one, int | np.integer) and abs(int(one)) > LARGEST_WHOLE for one in values.flat]
+        beyond: Array = np.array(whole, bool).reshape(values.shape)
+    elif values.dtype.kind not in "iu" or values.dtype.itemsize < 8:
+        return None
+    else:
+        beyond = (values > LARGEST_WHOLE) | (values < -LARGEST_WHOLE)
+    return beyond if beyond.any() else None

@@ -2,8 +2,10 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -87,7 +89,21 @@ REFUSED = {
     "too few labels": (lambda: (X, CODES[:3]), "y: expected one value per row, found fewer"),
     "images of another size": (lambda: (X,), "expected 4 pixels as in a row, found 3×2 = 6", {"image_shape": (3, 2)}),
     "NaN": (lambda: (np.where(X[7, 2] == X, np.nan, X),), r"the first are \[7\]"),
-    "text": (lambda: (FRAME.assign(t="x"),), r"expected numeric columns, found t: \w+"),
+    "text": (lambda: (FRAME.assign(t="x"),), r"column 't': expected numbers, found \w+.*TableEncoder"),
+    "masked rows": (lambda: (np.ma.masked_greater(X, X.max() - 1e-9),), "NaN or infinite values in x"),
+    "masked weights": (
+        lambda: (iter([{"x": X, "weight": np.ma.masked_equal(CODES, 0)}]),),
+        "infinite values in weight",
+    ),
+    "large whole numbers": (lambda: (CODES[:, None] + 2**60,), r"row 0, column 0: found 11529\d+.*2\*\*53"),
+    "large targets": (lambda: (X, CODES + 2**60), r"row 0 .*whole numbers up to 2\*\*53 as labels, found 115"),
+    "columns of other names": (lambda: ([FRAME, FRAME.rename(columns={"p": "z"})],), r"'p', 'q', .*found 'z', 'q'"),
+    "a table and an array": (lambda: ([FRAME, X],), "batch 1 of X: expected the columns of the first.*found none"),
+    "a list of arrays": (lambda: ([X, X],), r"iter\(X\) if they are batches of rows, numpy\.stack\(X\) if"),
+    "three arrays": (lambda: ((X, CODES, CODES),), r"expected a batch \(X, y\), found a tuple of 3"),
+    "labels beside a list": (lambda: ([FRAME, FRAME], CODES), r"pair \(X, y\)"),
+    "lines of other lengths": (lambda: ([[1.0, 2.0], [3.0]],), "X: expected rows of one length"),
+    "a missing group": (lambda: (iter([{"x": X, "group": np.where(CODES == 1, None, "a")}]),), "row .* is missing"),
     "batches of other widths": (lambda: (iter([X, X[:, :2]]),), "batch 1 of X: expected rows of 4 features"),
     "batches without labels": (lambda: (iter([(X, CODES), X]),), "with y as in the first batch, found 4 with no"),
     "labels of two kinds": (lambda: (iter([(X, CODES), (X, NAMES)]),), "found labels that are names, unlike"),
@@ -134,8 +150,53 @@ def test_invalid_attributes_are_refused_by_the_writer(info, tmp_path):
         CorpusWriter(tmp_path / "c", n_features=D, dtype="f8", columns={}, info=CorpusInfo(**{"name": "c", **info}))
 
 
+TABLES = {
+    "pandas": lambda frame: frame,
+    "arrow": pa.Table.from_pandas,
+    "dask": lambda frame: dd.from_pandas(frame, npartitions=2),
+    "polars": lambda frame: pytest.importorskip("polars").DataFrame({name: frame[name].values for name in frame}),
+    "pairs": lambda frame: (frame, CODES[frame.index]),
+    "mappings": lambda frame: {"x": frame, "y": CODES[frame.index]},
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_batches_of_tables_are_matched_by_name(kind, tmp_path):
+    parts = [TABLES[kind](FRAME[:50]), TABLES[kind](FRAME[50:][list("srqp")])]
+    for number, given in enumerate((iter(parts), parts, tuple(parts))):
+        corpus = write_corpus(tmp_path / f"{number}", given)
+        assert_array_equal(np.asarray(corpus), X)
+        assert corpus.info.feature_names == tuple("pqrs")
+    if kind == "pairs":
+        assert_array_equal(corpus.column("y"), CODES)
+        assert_array_equal(write_corpus(tmp_path / "p", (FRAME, pd.Series(CODES))).column("y"), CODES)
+
+
+def test_partitions_of_a_frame_are_matched_by_name(tmp_path):
+    parts = [dask.delayed(FRAME[:50]), dask.delayed(FRAME[50:][list("srqp")])]
+    corpus = write_corpus(tmp_path / "c", dd.from_delayed(parts, meta=FRAME[:0], verify_meta=False))
+    assert_array_equal(np.asarray(corpus), X)
+
+
+def test_columns_of_other_numbers_are_numbers(tmp_path):
+    frame = FRAME.astype({"p": "Float64", "q": object}).assign(s=FRAME["s"].map(Decimal), flag=CODES == 1)
+    assert_array_equal(np.asarray(write_corpus(tmp_path / "c", frame)), np.column_stack([X, CODES == 1]))
+
+
+@pytest.mark.parametrize("names", [NAMES, NAMES.astype(object), pd.Series(NAMES), da.from_array(NAMES, chunks=50)])
+def test_groups_may_be_names_whose_codes_do_not_depend_on_other_rows(names, tmp_path):
+    codes = write_corpus(tmp_path / "c", X, group=names).column("group")
+    assert codes.dtype == np.int64
+    assert len(np.unique(codes)) == len(np.unique(np.column_stack([codes, CODES]), axis=0)) == 3
+    first = write_corpus(tmp_path / "first", iter([{"x": X[:1], "group": np.asarray(names)[:1]}]))
+    assert first.column("group")[0] == codes[0]
+
+
 MISSING = CODES == 1
 LABELS = {
+    "masked names": (np.ma.array(NAMES, mask=MISSING), ("a", "c"), np.where(MISSING, -1, CODES // 2)),
+    "masked whole numbers": (np.ma.array(CODES, mask=MISSING), (0, 2), np.where(MISSING, -1, CODES)),
+    "masked numbers": (np.ma.array(X[:, 0], mask=MISSING), (), np.where(MISSING, np.nan, X[:, 0])),
     "names and None": (np.where(MISSING, None, NAMES), ("a", "c"), np.where(MISSING, -1, CODES // 2)),
     "names and NaN": (np.where(MISSING, np.nan, NAMES.astype(object)), ("a", "c"), np.where(MISSING, -1, CODES // 2)),
     "whole numbers": (CODES.astype(object), (0, 1, 2), CODES),

@@ -117,7 +117,7 @@ def test_a_single_domain_is_refused_unless_allowed(form):
         (DOMAIN[:-1], "domain: expected 150 values, one per row, found shape"),
         (np.where(np.arange(N) == 4, np.nan, DOMAIN), "sample_domain: row 4 has the domain nan; expected integers"),
         (np.where(np.arange(N) == 6, 1.5, DOMAIN), "sample_domain: row 6 has the domain 1.5; expected integers"),
-        (np.where(np.arange(N) == 4, None, "a"), "sample_domain: row 4 has no domain; expected one in every row"),
+        (np.where(np.arange(N) == 4, None, "a"), "sample_domain: row 4 is missing; expected one in every row"),
         (np.array([8, *"a" * (N - 1)], object), "sample_domain: expected only text or only integers, found both"),
         (np.column_stack([DOMAIN, DOMAIN]), r"sample_domain: expected one domain per row, found shape \(150, 2\)"),
     ],

@@ -40,10 +40,20 @@ def test_fits_and_predictions_equal_those_of_dense_rows(model, kind):
     assert_array_equal(actual, dense)
 
 
-def test_a_dask_array_of_sparse_blocks_is_read_as_its_rows():
-    blocks = da.from_array(X, chunks=(100, 12)).map_blocks(sparse.csr_matrix)
-    model = bk.KernelRidge(bk.Gaussian(2.0), n_landmarks=20, random_state=0)
-    assert_array_equal(model.fit(blocks, y).predict(X), model.fit(da.from_array(X, chunks=(100, 12)), y).predict(X))
+@pytest.mark.parametrize("kind", [sparse.csr_matrix, sparse.csr_array, "COO"])
+def test_a_dask_array_of_sparse_blocks_is_read_as_its_rows(kind):
+    kind = pytest.importorskip("sparse").COO.from_numpy if kind == "COO" else kind
+    dense = da.from_array(X, chunks=(100, 12))
+    blocks, model = dense.map_blocks(kind), bk.KernelRidge(bk.Gaussian(2.0), n_landmarks=20, random_state=0)
+    assert_array_equal(model.fit(blocks, y).predict(X), model.fit(dense, y).predict(X))
+    assert_array_equal(model.predict(blocks), model.predict(dense))
+    assert model.score(blocks, y) == model.score(dense, y)
+    scaler = bk.Standardizer().fit(X)
+    assert_array_equal(scaler.transform(blocks), scaler.transform(dense))
+    pipeline = make_pipeline(bk.Standardizer(), model)
+    assert_array_equal(pipeline.fit(blocks, y).predict(blocks), pipeline.fit(dense, y).predict(dense))
+    search = bk.SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=np.arange(240) % 2)
+    assert_array_equal(search.fit(blocks, y).predict(blocks), search.fit(dense, y).predict(dense))
 
 
 def test_wide_rows_become_dense_in_pieces():

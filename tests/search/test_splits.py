@@ -95,8 +95,9 @@ def test_a_number_keeps_groups_together_and_classes_even():
 
 @pytest.mark.parametrize("cv", [ms.GroupKFold(3), ms.LeaveOneGroupOut()])
 def test_splitters_of_groups_are_given_them(cv):
-    search = assert_like_peer(MODEL, GRID, X, y, cv=cv, fit={"groups": GROUPS}, new=X[:5], **MSE)
-    assert len(search.plan_.sweeps) == 1
+    for groups in (GROUPS, np.array([f"g{group}" for group in GROUPS])):
+        search = assert_like_peer(MODEL, GRID, X, y, cv=cv, fit={"groups": groups}, new=X[:5], **MSE)
+        assert len(search.plan_.sweeps) == 1
 
 
 def test_one_row_is_left_out_in_one_sweep():

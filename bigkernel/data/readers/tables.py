@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import hashlib
 import io
 import os
 import re
@@ -25,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.data.labels import checked_labels
+from bigkernel.data.labels import checked_labels, group_code
 from bigkernel.data.readers import source
 from bigkernel.data.table import TableEncoding
 from bigkernel.data.zarr_arrays import OUTPUTS, require_names
@@ -36,7 +35,6 @@ USPS_FEATURES = 256
 PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 _DELIMITERS = {",": ",", ";": ";", "\t": "\t", "tab": "\t", "\\t": "\t", " ": " ", "blank": " "}
 _WHOLE_FLOATS = 2**53  # largest whole number exact in float64
-_WHOLE = re.compile(r"-?[0-9]{1,18}")
 _WHOLE_ID = r"^(0|-?[1-9][0-9]{0,17})$"  # the text of an int64 that is written in the same way again
 _ADVICE = (
     "fill missing values, keep a column of text as the ids (--id-column COLUMN), leave out columns (--drop COLUMN) or "
@@ -226,11 +224,8 @@ def _block_of(path: str, rows: NDArray[Any], batch: Any, columns: Columns, dtype
     ids = None if columns.id is None else _ids(others[columns.id])
     if columns.group is None:
         return x, y, None, ids
-    groups = [str(value).strip() for value in others[columns.group].to_pylist()]
-    # whole numbers are kept, names become 63 bits of their BLAKE2b
-    hashed = (int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1 for name in groups)
-    codes = (int(name) if _WHOLE.fullmatch(name) else code for name, code in zip(groups, hashed, strict=True))
-    return x, y, np.array(list(codes), np.int64), ids
+    groups = [group_code(str(value)) for value in others[columns.group].to_pylist()]
+    return x, y, np.array(groups, np.int64), ids
 
 
 def _require_short(path: str, name: str, column: Any) -> None:
