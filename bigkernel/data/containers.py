@@ -127,9 +127,6 @@ def refuse_rounded(values: Array, name: str, columns: Sequence[Any] = ()) -> Non
         )
 
 
-# -- frames ------------------------------------------------------------------------------------------------------------
-
-
 def is_frame(values: Any) -> bool:
     """Return whether an object is a table in memory: a frame of pandas or Polars, or a table of Arrow."""
     pandas = hasattr(values, "iloc") and values.ndim == 2 and not is_dask_frame(values)
@@ -184,9 +181,6 @@ def _numbers_of(column: Any, what: str) -> Array:
     holed = cells.dtype.kind == "f" and "int64" in str(kind).lower()  # missing ones made floats of whole numbers
     refuse_rounded(np.nan_to_num(cells).astype(np.int64) if holed else cells, what)
     return np.array([np.nan if is_missing(cell) else float(cell) for cell in found]) if found else cells
-
-
-# -- lazy frames and arrays --------------------------------------------------------------------------------------------
 
 
 def is_dask_frame(values: object) -> TypeGuard[dd.DataFrame]:

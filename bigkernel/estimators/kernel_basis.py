@@ -265,8 +265,9 @@ class BasisChoice:
 
     def width_for(self, rows: Rows) -> int:
         """Return m of a fit to rows; landmarks sampled from rows are no more than the rows."""
-        width = int(self.count or np.shape(self.landmarks)[0])
-        return min(width, len(rows)) if isinstance(self.landmarks, str) and not self.fourier else width
+        given = self.landmarks
+        width = int(self.count or (given.shape[0] if hasattr(given, "store_path") else len(given)))
+        return min(width, len(rows)) if isinstance(given, str) and not self.fourier else width
 
     def require_rows(self, rows: Rows) -> None:
         """Raise `DataError` for first rows fewer than the landmarks, as later rows never become landmarks."""

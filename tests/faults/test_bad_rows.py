@@ -88,11 +88,12 @@ def test_bad_rows_are_refused_with_their_array_indices_and_count(build, kind, ar
 
 
 @pytest.mark.parametrize("form", [{}, {"n_landmarks": 5}])
-def test_masked_values_are_refused(form):
+def test_masked_values_are_refused_or_skipped(form):
     masked = np.ma.MaskedArray(X, np.zeros(X.shape, bool))
     masked[7, 2] = np.ma.masked
-    with pytest.raises(DataError, match="row 7 has masked values"):
+    with pytest.raises(DataError, match=r"NaN or infinity, the first are \[7\]"):
         bk.KernelRidge(**form).fit(as_rows(masked), Y)
+    assert bk.KernelRidge(**form).fit(as_rows(masked).skip_bad_rows(), Y).skipped_rows_ == 1
 
 
 @every_kind
