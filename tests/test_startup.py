@@ -21,6 +21,7 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.estimators.kernel_basis import CHOICES, FOURIER
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import KERNELS, Gaussian
+from bigkernel.statistics.domain_cells import Cells, cell_targets
 from bigkernel.statistics.moments import MomentStatistic, Targets
 
 HEAVY = ("dask.array", "dask_ml", "numba", "pandas", "pyarrow", "sklearn", "sparse")
@@ -56,15 +57,6 @@ def test_a_package_lists_its_names_and_none_shadows_a_module(name):
     assert {module.name for module in pkgutil.iter_modules(package.__path__)} & {*package.__all__} == set()
 
 
-def test_a_name_of_a_package_loads_its_module_and_not_the_others():
-    lines = (
-        "from bigkernel.statistics import MomentStatistic",
-        "from bigkernel.kernels import Gaussian",
-        "assert not {'zarr', 'bigkernel.kernels.random_fourier', 'bigkernel.statistics.predictor'} & {*sys.modules}",
-    )
-    assert loaded_by(*lines) == set()
-
-
 def test_importing_the_package_loads_nothing_but_itself():
     code = "import sys; known = {*sys.modules}; import bigkernel; print(*({*sys.modules} - known))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -72,23 +64,41 @@ def test_importing_the_package_loads_nothing_but_itself():
     assert loaded - set(sys.stdlib_module_names) == {"bigkernel"}
 
 
-def test_estimators_and_saved_models_do_not_load_dask_arrays():
-    lines = ("import bigkernel.estimators.persistence", "from bigkernel import KernelRidge")
+def test_estimators_and_saved_models_load_neither_dask_arrays_nor_xarray():
+    lines = (
+        "import bigkernel.estimators.persistence",
+        "from bigkernel import Ridge",
+        "Ridge().fit([[0.0], [1.0]], [0, 1]).predict([[1.0]])",
+        "assert 'xarray' not in sys.modules",
+    )
     assert not loaded_by(*lines) & {"dask.array", "dask_ml", "numba", "sparse"}
 
 
-def test_rows_are_ingested_and_checked_without_scikit_learn(tmp_path):
-    np.save(tmp_path / "rows.npy", np.zeros((4, 3)))
-    lines = (
+def test_names_of_packages_info_and_workers_load_no_heavy_library(tmp_path, make_corpus, rng):
+    X, labels = rng.normal(size=(90, 3)), np.arange(90) % 2
+    corpus = make_corpus(X, y=labels, domain=labels, classes=(0, 1))
+    features, cells = LandmarkMap(Gaussian(1.0), X[:4], np.dtype("f4")), Cells(np.arange(2), np.arange(2))
+    statistics = [MomentStatistic(features, targets) for targets in (Targets(2, np.arange(2)), cell_targets(cells))]
+    (tmp_path / "task").write_bytes(pickle.dumps((statistics, as_rows(corpus))))
+    path = str(corpus.path)
+    lines = (  # in this order, as each may load more than those before
+        # a name of a package loads its module and not the others
+        "from bigkernel.statistics import MomentStatistic",
+        "from bigkernel.kernels import Gaussian",
+        "assert not {'zarr', 'bigkernel.kernels.random_fourier', 'bigkernel.statistics.predictor'} & {*sys.modules}",
         "from bigkernel.cli import main",
-        f"main(['ingest', {str(tmp_path / 'rows.npy')!r}, {str(tmp_path / 'c')!r}, '--json'], standalone_mode=False)",
-        f"main(['check', {str(tmp_path / 'c')!r}, '--json'], standalone_mode=False)",
-    )
-    assert "sklearn" not in loaded_by(*lines)
-
-
-def test_the_modules_of_workers_load_no_heavy_library():
-    lines = (
+        "from click.testing import CliRunner",
+        f"for arguments in (['info', {path!r}], ['info', '--json', {path!r}]):",
+        "    result = CliRunner().invoke(main, arguments)",
+        "    assert result.exit_code == 0 and '90' in result.output, result.output",
+        "assert 'distributed' not in sys.modules",
+        # an unpickled sweep
+        "import pickle",
+        f"statistics, rows = pickle.loads(open({str(tmp_path / 'task')!r}, 'rb').read())",
+        "from bigkernel import sweep",
+        "for statistic in statistics:",
+        "    assert sweep(rows, statistic, client='serial').total['rows'].sum() == 90",
+        # all modules of workers
         "import importlib, pkgutil",
         "names = 'streaming kernels statistics data events engine images monitor.dashboard'.split()",
         "for package in (importlib.import_module(f'bigkernel.{name}') for name in names):",
@@ -100,25 +110,10 @@ def test_the_modules_of_workers_load_no_heavy_library():
     assert loaded_by(*lines) == set()
 
 
-def test_an_unpickled_sweep_loads_no_heavy_library(tmp_path, make_corpus, rng):
-    X = rng.normal(size=(90, 3))
-    rows = as_rows(make_corpus(X, y=np.arange(90) % 2, classes=(0, 1)))
-    statistic = MomentStatistic(LandmarkMap(Gaussian(1.0), X[:4], np.dtype("f4")), Targets(2, np.arange(2)))
-    (tmp_path / "task").write_bytes(pickle.dumps((statistic, rows)))
-    lines = (
-        "import pickle",
-        f"statistic, rows = pickle.loads(open({str(tmp_path / 'task')!r}, 'rb').read())",
-        "from bigkernel import sweep",
-        "swept = sweep(rows, statistic, client='serial')",
-        "assert swept.total['rows'].sum() == 90",
-    )
-    assert loaded_by(*lines) == set()
-
-
 def test_help_of_every_command_loads_no_heavy_library():
     lines = (
-        "from click.testing import CliRunner",
         "from bigkernel.cli import COMMANDS, main",
+        "from click.testing import CliRunner",
         "for arguments in ([], *([name] for name in COMMANDS)):",
         "    result = CliRunner().invoke(main, [*arguments, '--help'])",
         "    assert result.exit_code == 0 and 'Usage' in result.output, (arguments, result.output)",
@@ -127,17 +122,14 @@ def test_help_of_every_command_loads_no_heavy_library():
     assert loaded_by(*lines) == set()
 
 
-def test_info_loads_neither_dask_arrays_nor_a_cluster(make_corpus, rng):
-    path = str(make_corpus(rng.normal(size=(30, 3)), y=np.arange(30) % 2, classes=(0, 1)).path)
+def test_rows_are_ingested_and_checked_without_scikit_learn(tmp_path):
+    np.save(tmp_path / "rows.npy", np.zeros((4, 3)))
     lines = (
-        "from click.testing import CliRunner",
         "from bigkernel.cli import main",
-        f"for arguments in (['info', {path!r}], ['info', '--json', {path!r}]):",
-        "    result = CliRunner().invoke(main, arguments)",
-        "    assert result.exit_code == 0 and '30' in result.output, result.output",
-        "assert 'distributed' not in sys.modules",
+        f"main(['ingest', {str(tmp_path / 'rows.npy')!r}, {str(tmp_path / 'c')!r}, '--json'], standalone_mode=False)",
+        f"main(['check', {str(tmp_path / 'c')!r}, '--json'], standalone_mode=False)",
     )
-    assert loaded_by(*lines) == set()
+    assert "sklearn" not in loaded_by(*lines)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

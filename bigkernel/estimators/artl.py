@@ -29,7 +29,7 @@ from bigkernel.estimators.fit_state import (
     Training,
 )
 from bigkernel.estimators.graph import GRAPH, Graph, refuse_graph
-from bigkernel.estimators.inputs import CLASS_WEIGHT, cell_targets, read_cells
+from bigkernel.estimators.inputs import CLASS_WEIGHT, read_cells
 from bigkernel.estimators.kernel_basis import BasisChoice
 from bigkernel.estimators.self_training import (
     AdaptingMethod,
@@ -49,6 +49,7 @@ from bigkernel.solvers.penalty_grid import SolveSettings
 from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
+from bigkernel.statistics.domain_cells import cell_targets
 from bigkernel.statistics.moments import MomentStatistic
 
 _LEAST_TARGET_ROWS = 2  # for a variance

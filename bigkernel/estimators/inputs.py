@@ -15,7 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Integral, Real
 from typing import TypeGuard
@@ -49,7 +49,7 @@ from bigkernel.estimators.checks import require_exact, require_some, require_squ
 from bigkernel.estimators.fit_state import Inputs, Problem, Training
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.pseudo_labels import label_slots
-from bigkernel.statistics.domain_cells import MOST_CELLS, Cells
+from bigkernel.statistics.domain_cells import MOST_CELLS, Cells, cell_targets
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
 from bigkernel.statistics.moments import Targets, require_weights
 from bigkernel.streaming.chunk import DTYPES, Chunk, is_plain
@@ -454,21 +454,6 @@ def class_targets(estimator: BaseEstimator, rows: Rows, y: ColumnLike, labels: A
 
 
 # -- domains and their classes -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class CellTargets(Targets):
-    """Targets in which NaN too means unlabelled, as in `cells` of the same classes."""
-
-    cells: Cells = field(kw_only=True)
-
-    def labelled(self, y: Array, start: int) -> Array:
-        return super().labelled(np.where(np.isnan(y), -1, y) if y.dtype.kind == "f" else y, start)
-
-
-def cell_targets(cells: Cells) -> CellTargets:
-    """Return the classes of cells as targets."""
-    return CellTargets(cells.n_classes, cells.classes, cells.position, cells=cells)
 
 
 def read_cells(

@@ -30,7 +30,7 @@ from bigkernel.estimators.fit_state import (
     Solved,
     Training,
 )
-from bigkernel.estimators.inputs import cell_counts, cell_targets, read_cells, require_weight
+from bigkernel.estimators.inputs import cell_counts, read_cells, require_weight
 from bigkernel.estimators.kernel_basis import CHOICES, BasisChoice, LandmarkBasis, check_landmarks, of_kernel
 from bigkernel.estimators.method import Method, estimate_error, record, skipped, solve
 from bigkernel.kernels.algebra import Kernel
@@ -44,7 +44,7 @@ from bigkernel.solvers.anchor_graph import SourceTargetStatistic
 from bigkernel.solvers.conjugate_gradients import driver_bytes
 from bigkernel.solvers.pseudo_labels import Decision, JointPseudoLabels, LabelQuery, PseudoLabels, SourceTarget
 from bigkernel.solvers.whitening import Whitening
-from bigkernel.statistics.domain_cells import Cells
+from bigkernel.statistics.domain_cells import Cells, cell_targets
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.chunk import Chunk
 

@@ -27,7 +27,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import RowsEstimator, last_step, method_of
 from bigkernel.estimators.blended import is_semi_supervised
 from bigkernel.estimators.fit_state import Columns, Training
-from bigkernel.estimators.inputs import CellTargets, without_class_weights
+from bigkernel.estimators.inputs import without_class_weights
 from bigkernel.estimators.kernel_basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice, of_kernel
 from bigkernel.estimators.labelled_rows import LabelledRowsClassifier, with_labels
 from bigkernel.estimators.precision import whitened
@@ -45,6 +45,7 @@ from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import Scoring
 from bigkernel.search.splits import Partition, partitions, refuse_groups
 from bigkernel.search.sweeps import Candidate, GridSweep, KernelGroup, PlanLine, SearchData
+from bigkernel.statistics.domain_cells import CellTargets
 from bigkernel.statistics.moments import Targets
 
 

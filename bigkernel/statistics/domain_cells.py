@@ -92,6 +92,21 @@ class Cells:
 
 
 @dataclass(frozen=True, eq=False)
+class CellTargets(Targets):
+    """Targets in which NaN too means unlabelled, as in `cells` of the same classes."""
+
+    cells: Cells = field(kw_only=True)
+
+    def labelled(self, y: Array, start: int) -> Array:
+        return super().labelled(np.where(np.isnan(y), -1, y) if y.dtype.kind == "f" else y, start)
+
+
+def cell_targets(cells: Cells) -> CellTargets:
+    """Return the classes of cells as targets."""
+    return CellTargets(cells.n_classes, cells.classes, cells.position, cells=cells)
+
+
+@dataclass(frozen=True, eq=False)
 class CellMomentStatistic(MomentStatistic):
     """Moments of a feature map with one-hot cells as targets: C (p, cells) holds Σ w φ, t (cells) Σ w."""
 

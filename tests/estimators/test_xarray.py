@@ -1,8 +1,5 @@
 """Datasets of xarray: dimensions, coordinates, chunks, masks and names; predictions in memory, lazily, on disk."""
 
-import subprocess
-import sys
-
 import dask
 import dask.array as da
 import numpy as np
@@ -446,10 +443,3 @@ def test_rows_of_a_grid_travel_without_its_coordinates():
     assert rows.grid is not None
     assert rows.restrict(0, 10).grid is None
     assert rows.shape == (540, 2)
-
-
-def test_xarray_is_imported_for_its_own_objects_alone():
-    code = "import sys, bigkernel as bk; bk.Ridge().fit([[0.0], [1.0]], [0, 1]).predict([[1.0]])"
-    code += "; print('xarray' in sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert shown.stdout.strip() == "False"
