@@ -325,7 +325,7 @@ def _unpack_step(said: Mapping[str, Any], contents: Contents) -> Any:
     if name in _ATTRIBUTES:
         _set_attributes(step, name, fitted, named)
     else:
-        require(isinstance(fitted, _FITS), f"{kind.__name__}: expected a fit, found {fitted!r:.60}")
+        require(isinstance(fitted, _FITS), f"{kind.__name__}: expected a fit, found {type(fitted).__name__}")
         blended = isinstance(fitted, fit_state.BlendFit)
         require(blended == (kind.__name__ in _BLENDED), f"{kind.__name__}: expected another fit")
         (_require_blend if blended else _require_fit)(step, fitted)

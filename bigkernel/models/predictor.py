@@ -365,7 +365,7 @@ def require_blend(whole: Blend, d: int) -> None:
     ordered = classes is None or (classes.ndim == 1 and np.array_equal(np.unique(classes), classes))
     require(ordered and (classes is None or len(classes) == whole.width), f"expected {whole.width} sorted classes")
     for member in whole.members:
-        require(isinstance(member, Member), f"expected a member, found {member!r:.60}")
+        require(isinstance(member, Member), f"expected a member, found {type(member).__name__}")
         inner = mapped_width(member.row_maps, d)
         fits = member.predictor.n_features == inner and member.predictor.width == whole.width
         require(fits, f"expected members of {d} features and {whole.width} targets")
