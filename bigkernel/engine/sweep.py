@@ -34,7 +34,7 @@ from bigkernel.data.run_directory import Run, detach
 from bigkernel.engine.dask_executor import release_blocks, run_on_cluster
 from bigkernel.engine.executor import RunLocation, RunningSweep, SweepSpec, local_memory, run_locally, schedule
 from bigkernel.engine.preflight import check_cluster, require_disk
-from bigkernel.engine.process import blas_threads, processors
+from bigkernel.engine.process import processors
 from bigkernel.engine.rows import NumpySource, Rows, SparseSource, ZarrSource
 from bigkernel.engine.tasks import SweepTask, merge_seconds
 from bigkernel.errors import ConfigError, StalledError
@@ -42,6 +42,7 @@ from bigkernel.events.job import Incident, Scope, SweepEnded, SweepStarted, emit
 from bigkernel.events.sinks import send_to_scheduler, show_run, write_journal
 from bigkernel.kernels.kept_blocks import BLOCKS, KeptMap, kept_map
 from bigkernel.kernels.random_fourier import BlockMap
+from bigkernel.kernels.threads import blas_threads
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.chunk import map_costs
 from bigkernel.streaming.plan import Accumulator, Plan, Receipt, leaf, merge_tree, plan
@@ -257,7 +258,7 @@ def run_sweep(spec: SweepSpec) -> Swept:
         tuple(work.incidents),
         merged,
         memory.announced,
-        max(blas_threads().values(), default=0),
+        blas_threads(),
         memory.kept,
     )
 
