@@ -10,7 +10,7 @@ import dask
 import numpy as np
 import pytest
 from drivers import wait_until
-from probes import Bulky, Die, Hold, Sums, Touch
+from probes import Both, Bulky, Die, Hold, Sums, Touch
 from traced import traced
 
 from bigkernel.data import zarr_arrays
@@ -116,32 +116,21 @@ def test_a_segment_that_ends_its_workers_is_named_among_those_of_its_task(rows, 
 def test_a_released_task_ends_after_its_current_segment(rows, client, tmp_path):
     touch, gate = Touch(str(tmp_path / "touched")), Hold(0, str(tmp_path / "gate"))
     subtree = bundle_segments(schedule(plan_sweep(rows, Sums(WIDTH))), MOST_SEGMENTS)[0]
-    task = SweepTask(Sums(WIDTH, Both(touch, gate)), 16)
+    task = SweepTask(Sums(WIDTH, Both((touch, gate))), 16)
     future = client.submit(run_subtree, task, rows, subtree.segments, subtree.merges, pure=False)
     wait_until(gate.holding)
     key = future.key
     future.release()
     wait_until(lambda: not client.run_on_scheduler(lambda dask_scheduler: key in dask_scheduler.tasks))
-    wait_until(lambda: "cancelled" in client.run(state_of_task, key).values())
+
+    def state(dask_worker):  # here, as workers would load the libraries of this module for a function of it
+        task = dask_worker.state.tasks.get(key)
+        return task.state if task else ""
+
+    wait_until(lambda: "cancelled" in client.run(state).values())
     Path(gate.gate).touch()
-    wait_until(lambda: set(client.run(state_of_task, key).values()) == {""})
+    wait_until(lambda: set(client.run(state).values()) == {""})
     assert touch.starts() == [0]
-
-
-def state_of_task(key, dask_worker):
-    task = dask_worker.state.tasks.get(key)
-    return task.state if task else ""
-
-
-class Both:
-    """Two acts, one after the other."""
-
-    def __init__(self, *acts):
-        self.acts = acts
-
-    def __call__(self, chunk):
-        for act in self.acts:
-            act(chunk)
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,6 @@ def local_cluster(n_workers, *, processes=True):
         processes=processes,
         host="127.0.0.1" if processes else None,
         dashboard_address="127.0.0.1:0",
-        worker_dashboard_address="127.0.0.1:0",
     )
 
 
