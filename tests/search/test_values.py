@@ -59,7 +59,7 @@ def test_scores_are_those_of_the_peer(model, grid, y, scoring, atol):
 
 
 @pytest.mark.cluster
-def test_one_sweep_serves_all_and_the_bits_are_those_of_any_executor_and_memory(client, monkeypatch):
+def test_one_sweep_serves_all_and_the_bits_are_those_of_any_executor_and_memory(client, monkeypatch, make_corpus):
     started, digests = [], []
     lazy = da.from_array(X.astype("f4"), chunks=(40, 3)), da.from_array(TWO == "yes", chunks=40)
 
@@ -71,9 +71,10 @@ def test_one_sweep_serves_all_and_the_bits_are_those_of_any_executor_and_memory(
     with observe(lambda event: started.append(event.what) if isinstance(event, SweepStarted) else None):
         digests.append(search())
     assert started == ["tune", "values"] * 2  # one for each kind of kernel
-    for executor, steps in (("serial", {}), ("threads", STEPS), (client, STEPS)):
+    stored = [make_corpus(X.astype("f4"), chunk_rows=40, y=(TWO == "yes").astype(int), classes=(0, 1))]
+    for executor, steps, rows in (("serial", {}, lazy), ("threads", STEPS, stored), (client, STEPS, stored)):
         with dask.config.set(steps), executing(executor):
-            digests.append(search())
+            digests.append(search(rows))
     assert digests[0] == digests[1]
     assert digests[2] == digests[3]
     started.clear()

@@ -15,7 +15,7 @@ from bigkernel.models.file import LIMIT_BYTES, opened
 N, D, SEGMENTS = 10_240, 32, 16
 # processes in the background of a shell, and their children, ignore Ctrl-C
 HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-SLOW = {"DASK_BIGKERNEL__BLOCK_ROWS": "16"}  # a fit takes several seconds
+SLOW = {"DASK_BIGKERNEL__BLOCK_ROWS": "64"}  # a fit takes a few seconds
 # SLOW, and slower from the third segment on: time to signal a driver on a busy machine
 HELD = {**SLOW, "DASK_DISTRIBUTED__WORKER__PRELOAD": '["slow_publish"]'}
 
