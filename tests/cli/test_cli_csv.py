@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -45,11 +46,15 @@ def write_csv(name, columns):
 
 
 @pytest.fixture
-def colours(run):
-    """Write flowers.csv with text labels, its corpus and a model with probabilities."""
-    write_csv("flowers.csv", {"width": X[:, 0], "height": X[:, 1], "age": X[:, 2], "colour": COLOURS})
-    run("ingest", "flowers.csv", "flowers", "--chunk-rows", 64)
-    run("fit", "flowers", "flowers.model", "--landmarks", 30, "--probability", "--class-weight", "balanced")
+def colours(run, tmp_path_factory):
+    """Write flowers.csv with text labels, its corpus and a model with probabilities, once for all tests."""
+    kept = tmp_path_factory.getbasetemp() / "flowers"
+    if not kept.exists():
+        write_csv("flowers.csv", {"width": X[:, 0], "height": X[:, 1], "age": X[:, 2], "colour": COLOURS})
+        run("ingest", "flowers.csv", "flowers", "--chunk-rows", 64)
+        run("fit", "flowers", "flowers.model", "--landmarks", 30, "--probability", "--class-weight", "balanced")
+        shutil.copytree(".", kept)
+    shutil.copytree(kept, ".", dirs_exist_ok=True)
     return load_model("flowers.model")
 
 

@@ -101,13 +101,13 @@ def test_an_intercept_is_free_of_the_penalty(settings, points, oracle):
 
 
 def test_the_defaults_learn_more_of_digits_than_from_their_labels_alone():
-    rows, digits = (table[:1000] for table in load_digits(return_X_y=True))
-    few = np.arange(1000) < 100
+    rows, digits = (table[:600] for table in load_digits(return_X_y=True))
+    few = np.arange(600) < 60
     both = bk.SSSLClassifier(random_state=0).fit(rows, np.where(few, digits, -1))
     alone = bk.KernelRidgeClassifier().fit(rows[few], digits[few])
     assert both.score(rows[~few], digits[~few]) > alone.score(rows[~few], digits[~few]) + 0.05
     # without clusters a graph loses
-    rows, y = make_friedman1(1000, noise=1.0, random_state=0)
+    rows, y = make_friedman1(600, noise=1.0, random_state=0)
     both = bk.SSSL(random_state=0).fit(rows, np.where(few, y, np.nan))
     assert both.score(rows[~few], y[~few]) > bk.KernelRidge().fit(rows[few], y[few]).score(rows[~few], y[~few])
 
