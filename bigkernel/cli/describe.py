@@ -116,14 +116,17 @@ def without_encoder(model: Any, corpus: Corpus) -> Any:
 
 
 @contextmanager
-def encoded(table: str, model: Any, out: str, id: str | None) -> Iterator[str]:
+def encoded(table: str, model: Any, out: str, **reading: Any) -> Iterator[str]:
     """Write the rows of a table as a corpus beside `out`, encoded as a model does it, and remove it at the end."""
     if not _has_encoder(model):
         raise DataError(f"{table}: expected a corpus, as the model begins with no TableEncoder; ingest the table first")
     place = Path(os.path.abspath(out)).with_name(f".{Path(out).name}-rows.corpus")
     with claimed(out, "the predictions"):
         try:
-            ingest(open_source(table, target="none", id=id, encode=model[0].encoding()), place, overwrite=True)
+            source = open_source(table, target="none", encode=model[0].encoding(), **reading)
+            for note in source.notes:
+                say(f"{table}: {note}", err=True)
+            ingest(source, place, overwrite=True)
             yield str(place)
         finally:
             remove_at_once(place)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from bigkernel.cli.data import describe
-from bigkernel.cli.options import bad_rows_option, json_option, overwrite_option, say
+from bigkernel.cli.options import bad_rows_option, json_option, overwrite_option, say, text_options
 from bigkernel.data.readers import FORMATS, learn_encoding, open_source
 from bigkernel.errors import ConfigError
 from bigkernel.monitor.terminal.figures import show
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}
 _FORMATS = "\n".join(f"  {name:<8} {text}" for name, text in FORMATS.items())
 _EPILOG = f"""\b
-Formats (auto: by the first bytes, then by the name; text may be gzip):
+Formats (auto: by the first bytes, then by the name; text may be gzip, bzip2, xz, zstd or zip):
 {_FORMATS}
 
 \b
@@ -45,13 +45,16 @@ Examples:
 @click.option(
     "--labels", type=click.Path(), multiple=True, help="idx, npy: label file of each source; or none [detected]."
 )
-@click.option("--target", help="csv, parquet: label column: name, number from 0, or none (no labels) [the last].")
+@click.option(
+    "--target",
+    help="csv, parquet: label column: name, number from 0, or none [called label, target, class or y; the last].",
+)
 @click.option("--drop", multiple=True, metavar="COLUMN", help="csv, parquet: leave out a column; may be repeated.")
 @click.option("--encode", is_flag=True, help="csv, parquet: encode text, dates and missing values; see below.")
 @click.option("--encode-as", type=click.Path(), metavar="PATH", help="Encode as another corpus, or a model, does.")
 @click.option("--group-column", "group", help="csv, parquet: column of the groups (rows that belong together).")
 @click.option("--id-column", "id", help="csv, parquet: column of ids, whole numbers or text, that predictions repeat.")
-@click.option("--delimiter", help="csv: , ; tab or blank [detected].")
+@text_options
 @click.option("--x", help="npz, zarr: name of the matrix [the largest; x].")
 @click.option("--y", help="npz, zarr: name of the labels, or none.")
 @click.option("--features", type=click.IntRange(1), help="libsvm: number of features [the largest index].")
@@ -142,10 +145,16 @@ def ingest(
     ambiguous = bool(made.info.classes) or figures.get("labels_are") == "whole numbers"
     if labels_are == "auto" and ambiguous and not as_json and str not in set(map(type, made.info.classes)):
         figures["labels_are"] += f" (change it by --labels-are {other})"
+    notes = list(dict.fromkeys(note for source in opened for note in source.notes))
+    if len(made.info.classes) == 1 or (len({*figures.get("labels", {}).values()}) == 1 and not made.info.classes):
+        notes.append("all rows have one label; --target (--y) names another column")
+    if as_json:
+        figures["notes"] = notes
     show({**figures, "seconds": time.perf_counter() - start}, as_json=as_json, title=corpus)
     if not as_json:
         if unlabelled := figures.get("unlabelled"):
             say(f"{unlabelled:,} rows without a label: unlabelled")
+        say("\n".join(notes))
         _say_notes(made, check)
 
 

@@ -223,6 +223,7 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
 @click.argument("corpus", type=click.Path())
 @click.argument("out", type=click.Path())
 @click.option("--id-column", "id", help="Of a table: column of ids, whole numbers or text, that predictions repeat.")
+@shared.text_options
 @click.option("--raw-text", is_flag=True, help="csv: write text as it is, also what spreadsheets take for formulas.")
 @click.option("--decision", is_flag=True, help="Also write the decision values of every class.")
 @click.option(
@@ -242,7 +243,7 @@ def _least_bytes(estimator: Any, corpus: Corpus) -> int:
 @shared.json_option
 def predict(
     model: str, corpus: str, out: str, id: str | None, raw_text: bool, decision: bool, probability: bool, std: bool,
-    where: Where, run: str | None, resume: bool, overwrite: bool, as_json: bool,
+    where: Where, run: str | None, resume: bool, overwrite: bool, as_json: bool, **reading: Any,
 ) -> None:  # fmt: skip
     """Predict every row of CORPUS with MODEL and write the predictions to OUT.
 
@@ -276,7 +277,7 @@ def predict(
     else:
         if os.path.isfile(corpus):
             _require_target(out, overwrite, "predictions", run=run)
-            corpus = click.get_current_context().with_resource(encoded(corpus, loaded, out, id))
+            corpus = click.get_current_context().with_resource(encoded(corpus, loaded, out, id=id, **reading))
         opened = open_corpus(corpus)
         loaded = without_encoder(loaded, opened)
         given = chosen_rows(opened, "refuse", getattr(loaded, "feature_names_in_", None))

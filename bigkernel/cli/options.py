@@ -121,6 +121,11 @@ bad_rows_option: Decorator = click.option(
     show_default=True,
     help="Rows with missing, invalid or infinite values: stop with an error that names them, or skip and count them.",
 )
+text_options = together(
+    click.option("--delimiter", help="csv: a character, tab or blank (runs of blanks) [detected]."),
+    click.option("--decimal", type=click.Choice([".", ","]), help="csv: what begins decimals [detected]."),
+    click.option("--header", type=bool, metavar="yes|no", help="csv: whether line 1 names the columns [detected]."),
+)
 run_options = together(
     click.option("--run", type=click.Path(file_okay=False), help="Directory that keeps finished work, for --resume."),
     click.option("--resume", is_flag=True, help="Continue the same job in --run."),

@@ -20,14 +20,13 @@ from bigkernel.data.atomic_write import writing
 from bigkernel.data.corpus import Corpus, CorpusInfo, chunk_rows_for, open_corpus, require_same_columns
 from bigkernel.data.labels import Classes, Labelling
 from bigkernel.data.readers import ENDINGS
-from bigkernel.data.readers.source import Source, origin_of
+from bigkernel.data.readers.source import Source, origin_of, plain_name
 from bigkernel.data.write_corpus import Batch, Split, fill, peek, split_path, writer_for
 from bigkernel.errors import DataError
 
 MOST_IDS = 5_000_000  # to compare in memory
 Progress = Callable[[int, int | None], None]
-# "column 0" is the name of a first column without one, the index that pandas writes
-_ID_NAME = re.compile(r"(?i:id|index|.*[_ ]id|unnamed: 0|column 0)|.*[a-z]I[Dd]")
+_ID_NAME = re.compile(r"(?i:id|index|.*[_ ]id)|.*[a-z]I[Dd]")
 
 
 def ingest(
@@ -167,5 +166,5 @@ def _require_agreement(sources: Sequence[Source], classes: Classes, split: Split
 
 
 def _name(path: str) -> str:
-    stem, ending = os.path.splitext(os.path.basename(path.rstrip("/")).removesuffix(".gz"))
+    stem, ending = os.path.splitext(plain_name(os.path.basename(path.rstrip("/"))))
     return stem if ending in {*ENDINGS, ".zarr", ".corpus"} else stem + ending

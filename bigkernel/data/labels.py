@@ -26,7 +26,7 @@ FEW_CLASSES, CODED_CLASSES, IMAGE_CLASSES = 10, 20, 1000
 MOST_CLASSES = 2**16
 _UNLABELLED = "-1"  # among names
 _MISSING = {-1, _UNLABELLED}
-_LARGEST_EXACT = 2**53
+_LARGEST_EXACT = 2**53  # float64 rounds larger whole numbers
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -102,6 +102,8 @@ class Labelling:
         return np.array(codes, np.float64)[places]
 
     def _encode_numbers(self, y: NDArray[Any], name: str, rows: NDArray[Any]) -> NDArray[np.float64]:
+        if y.dtype.kind in "iu":
+            require_exact(name, rows, "y", y)
         values = y.astype(np.float64)
         if np.isinf(values).any():
             raise DataError(f"{name}: row {rows[np.argmax(np.isinf(values))]} (from 0): found an infinite label")
@@ -153,6 +155,21 @@ def named_labels(y: NDArray[Any], classes: Sequence[int | str], *, unlabelled: s
     if not any(isinstance(label, str) for label in classes):
         return y
     return np.array([*map(str, classes), unlabelled])[y.astype(np.int64)]
+
+
+def beyond_exact(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where numbers may be whole ones that float64 rounds, those from ±2⁵³ on."""
+    return np.asarray((values >= _LARGEST_EXACT) | (values <= -_LARGEST_EXACT))
+
+
+def require_exact(path: str, rows: NDArray[Any], column: str, values: NDArray[Any]) -> None:
+    """Raise `DataError` for a whole number (k,) that float64 would round."""
+    if (beyond := beyond_exact(values) & np.isfinite(values)).any():
+        place = int(np.argmax(beyond))
+        raise DataError(
+            f"{path}: row {rows[place]} (from 0), column {column!r}: expected whole numbers below 2⁵³, which float64 "
+            f"holds, found {int(values[place])}; keep it as id or group (--id-column), or leave it out (--drop)"
+        )
 
 
 def is_missing(label: object) -> bool:

@@ -367,6 +367,9 @@ def test_a_table_of_text_and_dates_is_trained_on_and_predicted(run):
     run("ingest", "new.csv", "new", "--encode-as", "m", "--target", "none")
     run("predict", "m", "new", "q.csv")
     assert pd.read_csv("q.csv")["prediction"].tolist() == predicted["prediction"].tolist()
+    new.drop(columns="id").to_csv("comma.csv.bz2", sep=":", decimal=",")
+    assert "decimals have a comma" in run("predict", "m", "comma.csv.bz2", "s.csv", "--delimiter", ":").stderr
+    assert pd.read_csv("s.csv")["prediction"].tolist() == predicted["prediction"].tolist()
     assert not [name for name in os.listdir() if name.startswith(".")]
     run("ingest", "all.csv", "other", "--encode", "--drop", "late")
     assert "--encode-as" in run("predict", "m", "other", "r.csv", code=3).output

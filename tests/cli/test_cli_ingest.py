@@ -1,5 +1,6 @@
 """`bigkernel ingest`: formats, several sources, splits and invalid input."""
 
+import json
 import os
 from pathlib import Path
 
@@ -82,3 +83,14 @@ def test_invalid_options_are_refused_and_nothing_is_written(run, options, code, 
     np.savez("a.npz", x=np.ones((4, 2)), y=[0, 1, 2, 3])
     assert expected in run("ingest", "a.npz", "c", *options, code=code).stderr
     assert os.listdir() == ["a.npz"]
+
+
+def test_what_was_chosen_in_reading_is_noted(run):
+    rows = "".join(f"{row % 2};{row / 7:.3f};1\n".replace(".", ",") for row in range(40))
+    Path("t.csv").write_text(f"label;p;flag\n{rows}")
+    shown = run("ingest", "t.csv", "c").stdout
+    assert "the target is 'label'; --target names another column" in shown
+    assert "decimals have a comma" in shown
+    assert "all rows have one label" in run("ingest", "t.csv", "c", "--overwrite", "--target", "flag").stdout
+    told = json.loads(run("ingest", "t.csv", "c", "--overwrite", "--json", "--header", "yes", "--decimal", ",").stdout)
+    assert told["notes"] == ["the target is 'label'; --target names another column"]

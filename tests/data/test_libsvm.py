@@ -13,6 +13,7 @@ from support.peaks import reading_peaks
 
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import libsvm, open_source
+from bigkernel.data.readers.source import SkippedRows
 from bigkernel.errors import ConfigError, DataError
 
 
@@ -42,21 +43,21 @@ def test_files_of_scikit_learn_are_read(tmp_path_factory, x, zero_based):
     dump_svmlight_file(x, y, str(path), zero_based=zero_based, comment="made by scikit-learn")
     source = open_source(path, format="libsvm", zero_based=zero_based, features=5)
     blocks = list(source.blocks())
-    assert np.array_equal(np.concatenate([rows for rows, _ in blocks]), x.astype(np.float32))
-    assert np.array_equal(np.concatenate([labels for _, labels in blocks]), y)
+    assert np.array_equal(np.concatenate([rows for rows, *_ in blocks]), x.astype(np.float32))
+    assert np.array_equal(np.concatenate([labels for _, labels, *_ in blocks]), y)
 
 
 def test_small_blocks_hold_the_rows_of_one_large_block(lines, monkeypatch):
     text = "".join(f"{row % 3} {row % 7 + 1}:{row} 9:1\n" for row in range(500))
     whole = open_source(lines(text))
-    (x, y), *rest = whole.blocks()
+    (x, y, *_), *rest = whole.blocks()
     assert (rest, whole.n_rows, whole.n_features) == ([], 500, 9)
-    monkeypatch.setattr("bigkernel.data.readers.source.BLOCK_BYTES", 36 * 7)
+    monkeypatch.setattr("bigkernel.data.readers.source.BLOCK_BYTES", 72 * 7)
     monkeypatch.setattr("bigkernel.data.readers.source.READ_BYTES", 100)
     cut = list(open_source(lines(text)).blocks())
-    assert max(len(rows) for rows, _ in cut) == 7 or len(cut) > 70
-    assert np.array_equal(np.concatenate([rows for rows, _ in cut]), x)
-    assert np.array_equal(np.concatenate([labels for _, labels in cut]), y)
+    assert max(len(rows) for rows, *_ in cut) == 7 or len(cut) > 70
+    assert np.array_equal(np.concatenate([rows for rows, *_ in cut]), x)
+    assert np.array_equal(np.concatenate([labels for _, labels, *_ in cut]), y)
 
 
 def test_the_format_is_recognised_with_and_without_gzip(lines, tmp_path):
@@ -73,16 +74,15 @@ def test_the_format_is_recognised_with_and_without_gzip(lines, tmp_path):
     [
         ("1 2:0.5 2:1", "expected .* rising .* found '1 2:0.5 2:1'"),
         ("1 3:0.5 2:1", "expected .* rising"),
-        ("1 0:0.5 2:1", "expected .* Invalid index 0"),
+        ("1 0:0.5 2:1", "expected .* Invalid index 0 .*indices that begin at 0 need --zero-based"),
+        ("1 1:1152921504606846977", "expected .* float64 rounds whole numbers from 2⁵³ on, as 1152921504606846977"),
+        ("-9007199254740993 1:1", "expected .* as -9007199254740993"),
         ("1 1:abc", "expected .* found '1 1:abc'"),
-        ("1 1:nan", "expected .* not finite"),
         ("1 1:1_0", "expected .* underscores"),
         *((line, "expected") for line in ("1 1:", "1 1:0.5 2", "1 1:2:3 4", "1 -1:2", "1 1.5:2")),
         *((line, "expected a number and index:value") for line in ("cat 1:2", "1,2 1:2", "1:2 3:4")),
         ("1 1:1 +2:2", "expected .* signed indices"),
         ("1 qid:3 1:2", "expected .* qid"),
-        ("inf 1:2", "expected .* not finite"),
-        ("1 1:1e39", "expected .* a value exceeds the range of float32"),
         ("1 99999999:1", "expected an index up to 16,777,216, found 99999999;"),
         ("1 99999999999999999999:1", "expected an index up to 16,777,216, found 99999999999999999999"),
     ],
@@ -90,6 +90,23 @@ def test_the_format_is_recognised_with_and_without_gzip(lines, tmp_path):
 def test_a_bad_line_is_refused_with_its_number(lines, refused, line, expected):
     message = refused(lines(f"1 1:1 2:2\n# a comment\n{line}\n2 1:1\n"), format="libsvm")
     assert re.search(rf"line 3: {expected}", message), message
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("1 1:nan", "in x, the first are [1]"), ("inf 1:2", "row 1 (from 0): found an infinite label")]
+    + [("1 1:1e39", "row 1 (from 0), column 0: expected float32, found 1e+39")],
+)
+def test_a_value_that_cannot_be_stored_is_refused_with_its_row(lines, refused, line, expected):
+    assert expected in refused(lines(f"1 1:1 2:2\n# a comment\n{line}\n2 1:1\n"))
+
+
+def test_rows_that_are_not_finite_are_skipped_and_doubles_are_stored_as_written(lines, load):
+    path, skipped = lines("0 1:0\n1 1:nan 2:1\ninf 1:2\nnan 1:3\n1 1:16777217 2:0.1\n"), SkippedRows()
+    corpus = load(path, skipped=skipped, dtype="float64")
+    assert (skipped.count, skipped.first) == (2, ["rows.svm row 1", "rows.svm row 2"])
+    assert corpus[:].tolist() == [[0, 0], [3, 0], [16777217, 0.1]]
+    assert (corpus.column("y").tolist(), corpus.column("row").tolist()) == ([0, -1, 1], [0, 3, 4])
 
 
 def test_a_truncated_file_is_refused(lines, refused, tmp_path):
@@ -126,5 +143,5 @@ def test_memory_does_not_grow_with_the_file(lines):
 
 def test_wide_rows_are_read_in_blocks_of_one_row(lines):
     source = open_source(lines("1 1000000:1\n" * 9))
-    assert [len(x) for x, _ in source.blocks()] == [1] * 9
+    assert [len(x) for x, *_ in source.blocks()] == [1] * 9
     assert libsvm.recognises(b"1 1000000:1\n")

@@ -1,7 +1,9 @@
 """All formats: valid files are read, and bad ones are refused by their file and row."""
 
+import bz2
 import gzip
 import hashlib
+import lzma
 import struct
 import sys
 import zipfile
@@ -208,6 +210,176 @@ def test_parquet_columns_have_a_common_dtype_and_labels_may_be_text():
     assert read(write("t.parquet", table(kind=names)))[1].tolist() == np.array(["b", "a", "c"])[Y].tolist()
 
 
+INDEXED = pd.DataFrame({"u": X[:, 0], "v": X[:, 1], "price": X[:, 2]})
+INDEXES = {
+    "names": pd.Index([f"n{place}" for place in range(300)], name="who"),
+    "times": pd.date_range("2020", periods=300, name="who"),
+    "without a name": np.random.default_rng(0).permutation(300),
+    "several": pd.MultiIndex.from_arrays([Y, np.arange(300)], names=["a", "who"]),
+}
+
+
+@pytest.mark.parametrize("metadata", [True, False])
+@pytest.mark.parametrize("kind", INDEXES)
+def test_the_index_of_a_frame_is_neither_target_nor_feature(kind, metadata):
+    INDEXED.set_index(INDEXES[kind]).to_parquet("t.parquet")
+    INDEXED.set_index(INDEXES["without a name"]).to_csv("t.csv")
+    if not metadata:
+        names = ["u", "v", "price", "__null_dask_index__"]
+        pq.write_table(pq.read_table("t.parquet").select([0, 1, 2, 3]).rename_columns(names), "t.parquet")
+        pd.read_csv("t.csv").to_csv("t.csv", index=False)
+    for path in ("t.parquet", "t.csv"):
+        source = open_source(path)
+        assert (source.feature_names, source.target) == (("u", "v"), "price")
+        assert any("an index or empty" in note for note in source.notes)
+        assert (read(path)[0] == X[:, :2]).all()
+
+
+def test_the_index_of_a_frame_is_the_target_or_the_ids_if_it_is_named(load):
+    INDEXED.set_index(INDEXES["times"]).to_parquet("t.parquet")
+    assert load(Path("t.parquet"), id="who").column("id")[1].startswith("2020-01-02")
+    INDEXED.set_index("u").to_parquet("t.parquet")
+    source = open_source("t.parquet", target="u")
+    assert (source.feature_names, source.target) == (("v", "price"), "u")
+    assert open_source("t.parquet", drop=["u"]).target == "price"
+
+
+TEXT = pd.DataFrame({"0": X[:60, 0], "1": X[:60, 1], "2": X[:60, 2], "3": Y[:60]})
+
+
+@pytest.mark.parametrize(
+    ("first", "rows", "headed", "noted"),
+    [
+        ("0,1,2,3", TEXT, True, True),
+        (",0,1,2,3", TEXT.reset_index(), True, True),
+        ("1990,1991,1992,1993", TEXT, True, True),
+        ("0,1,2,kind", TEXT, True, True),
+        ("a,b,c,kind", TEXT, True, False),
+        ("0,1", TEXT[["0", "3"]], False, True),
+        ("1990,1992,1991,1999", TEXT, False, True),
+        ("0,1,2,3", TEXT.round().astype(int), False, True),
+        ("4,3,9,2", TEXT.round().astype(int), False, False),
+        ("1.5,2.5,0.5,2", TEXT, False, False),
+        ("1.5,2.5,0.5,a", TEXT.assign(kind="a").drop(columns="3"), False, False),
+    ],
+)
+def test_line_1_is_compared_with_the_rows_below(first, rows, headed, noted):
+    path = write("t.csv", first + "\n" + rows.to_csv(index=False, header=False))
+    assert [len(read(path, header=header)[0]) for header in (None, True)] == [61 - headed, 60]
+    assert any("--header" in note for note in open_source(path).notes) == noted
+
+
+def test_rows_of_names_without_a_header_are_all_read():
+    path = write("t.csv", "p,x,e\nq,y,f\np,x,f\n" * 9)
+    source = open_source(path, encode=True)
+    assert sum(len(batch["x"]) for batch in source.batches()) == 27
+    assert any("is a row of data" in note for note in source.notes)
+
+
+@pytest.mark.parametrize("options", [{}, {"skipped": SkippedRows()}, {"encode": True}])
+@pytest.mark.parametrize("delimiter", [";", "\t", "|", " ", ","])
+def test_decimal_commas_are_detected(delimiter, options):
+    frame = pd.DataFrame({"u": X[:60, 0], "v": Y[:60], "price": X[:60, 1]})
+    frame.to_csv("t.csv", index=False, sep=delimiter, decimal=",")
+    source = open_source("t.csv", **options)
+    blocks = list(source.batches())
+    assert np.concatenate([block["y"] for block in blocks]).tolist() == frame["price"].tolist()
+    u = [block["x"]["u"].astype(float) if options.get("encode") else block["x"][:, 0] for block in blocks]
+    assert np.concatenate(u).tolist() == frame["u"].tolist()
+    assert any("decimals have a comma" in note for note in source.notes)
+
+
+def test_cells_in_quotes_have_several_lines_in_files_of_several_blocks(load):
+    notes = [f'line {row}\n\nsecond "line", ' + "z" * 100 for row in range(3000)]
+    pd.DataFrame({"u\n(m)": np.arange(3000.0), "note": notes, "y": Y[0]}).to_csv("t.csv", index=False)
+    corpus = load(Path("t.csv"), id="note")
+    assert (corpus.info.feature_names, corpus.shape) == (("u\n(m)",), (3000, 1))
+    assert corpus.column("id").tolist() == notes
+
+
+PACK = {
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda content: bytes(pa.compress(content, "zstd")),
+    "zip": lambda content: zipped_text(content),
+}
+
+
+def zipped_text(content, *names):
+    with zipfile.ZipFile("packed.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names or ("__MACOSX/._t.csv", "t.csv"):
+            archive.writestr(name, content)
+    return Path("packed.zip").read_bytes()
+
+
+@pytest.mark.parametrize("ending", PACK)
+def test_compressed_text_and_images_are_read_and_damage_is_found(ending, refused, monkeypatch):
+    pack, content = PACK[ending], lines(header="abcdy").encode() + b"\n"
+    x, y = read(write(f"t.csv.{ending}", pack(content)))
+    assert np.array_equal(x, X)
+    assert np.array_equal(y, Y)
+    assert open_source(write(f"t.{ending}", pack(b"1 1:2\n0 2:3\n"))).format == "libsvm"
+    assert open_source(write(f"i.{ending}", pack(idx(PIXELS)))).n_rows == 30
+    np.save("a.npy", X)
+    assert open_source(write(f"a.npy.{ending}", pack(Path("a.npy").read_bytes()))).n_rows == 300
+    assert "without" in refused(write(f"p.{ending}", pack(write("t.parquet", table(y=Y)).read_bytes())))
+    if ending != "zip":
+        assert len(read(write("t.csv", pack(content) + pack(content.partition(b"\n")[2])))[0]) == 600
+    assert any(word in refused(write("c.csv", pack(content)[:-30])) for word in ("truncated", "Truncated", "zip file"))
+    monkeypatch.setattr("bigkernel.data.readers.source._SMALL_BYTES", 1000)
+    monkeypatch.setattr("bigkernel.data.readers.source.DEFLATE_RATIO", 2)
+    assert "expands to more than" in refused(write("b.csv", pack(b"1,2,3\n" * 10**5)))
+
+
+def test_the_target_is_called_so_or_the_last_column_and_is_noted():
+    for names, target in [
+        (["label", "p", "q"], "label"),
+        (["p", "Target", "weight"], "Target"),
+        (["class", "label", "p"], "p"),
+        (["p", "weight", "y"], "y"),
+        (["p", "q", "weight"], "weight"),
+    ]:
+        frame = pd.DataFrame(X[:, :3], columns=names)
+        frame.to_csv("t.csv", index=False)
+        frame.to_parquet("t.parquet")
+        for path in ("t.csv", "t.parquet"):
+            source = open_source(path)
+            assert (source.target, len(source.notes)) == (target, 1)
+            assert f"the target is {target!r}" in source.notes[0]
+            assert open_source(path, group=target, target=names[1] if target != names[1] else names[0]).grouped
+    assert open_source("t.csv", target="p").notes == ()
+
+
+def test_delimiters_at_the_end_of_lines_are_no_column():
+    for first in ("a,b,y,\n", "a,b,y\n", ""):
+        path = write("t.csv", first + "1,2,red,\n3,4,blue,\n" * 9)
+        assert (open_source(path).n_features, set(read(path)[1])) == (2, {"red", "blue"})
+    names = write("t.csv", '"a" "b" "y"\n' + '"1" 1 2 "red"\n"2" 3 4 "blue"\n' * 9)  # as R writes them
+    assert (open_source(names).feature_names, open_source(names).target) == (("a", "b"), "y")
+
+
+BIG = 2**60 + np.arange(300)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("t.csv", {}), ("t.csv", {"skipped": SkippedRows()}), ("t.csv", {"target": "k"}), ("t.csv.gz", {})]
+    + [("t.parquet", {}), ("t.parquet", {"target": "k"}), ("whole.parquet", {}), ("t.npz", {})],
+)
+def test_whole_numbers_that_float64_rounds_are_refused_and_are_exact_ids(name, options, refused, load):
+    frame = pd.DataFrame({"u": X[:, 0], "k": BIG, "y": Y})
+    if name.endswith("npz"):
+        np.savez(name, x=X, y=BIG)
+    elif name.endswith("parquet"):
+        (frame if name[0] == "t" else frame[["k", "y"]]).to_parquet(name)
+    else:
+        pd.concat([frame.assign(k=Y)] * 30 + [frame]).to_csv(name, index=False)
+    message = refused(name, **options)
+    assert f"column '{'y' if 'npz' in name else 'k'}': expected whole numbers below 2⁵³" in message
+    if name != "whole.parquet" and "npz" not in name and "skipped" not in options:
+        assert int(load(Path(name), id="k", target="y").column("id")[-1]) == BIG[-1]
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 def test_groups_are_numbers_or_hashes_of_names(name, load):
     who = ["7", "ann", "7", "bob"]
@@ -320,7 +492,7 @@ BAD = {
     "parquet null": (lambda: write("t.parquet", table(a=pa.array(HOLED), y=Y)), "row 211 (from 0), column 'a': miss"),
     "parquet rounding": (
         lambda: write("t.parquet", table(id=np.full(300, 2**60 + 1), y=Y)),
-        "row 0 (from 0), column 'id': expected float64, the common dtype of the columns, found 1152921504606846977",
+        "row 0 (from 0), column 'id': expected whole numbers below 2⁵³, which float64 holds, found 1152921504606846977",
     ),
     # ragged rows, text, labels
     "csv ragged": (lambda: write("t.csv", "a,b\n1,2\n3\n"), "row 1 (from 0): Expected 2 columns, got 1"),
@@ -333,11 +505,14 @@ BAD = {
         "'a': row 60 (from 0): CSV conversion",
     ),
     "csv empty cells": (lambda: write("t.csv", "a,b,y\n1,,0\n,,1"), "row 0 (from 0), columns 'a', 'b': missing values"),
-    "csv decimal comma": (lambda: write("t.csv", "1,5;0\n2,5;1\n"), "'column 0': row 0 (from 0)", {"delimiter": ";"}),
+    "csv thousands": (lambda: write("t.csv", "1,512;0\n2,500;1\n"), "'column 0': row 0 (from 0)|set --decimal ,"),
+    "csv decimals": (lambda: write("t.csv", "1,5;0\n2,5;1\n"), "set --decimal ,", {"delimiter": ";", "decimal": "."}),
+    "csv two decimals": (lambda: write("t.csv", "1,5;0\n2,5;1\n3,5;1\n2.5;1\n"), "row 3 (from 0)"),
+    "csv labels in thousands": (lambda: write("t.csv", "0.5;1,234\n2.5;a\n"), "the label '1,234' among names"),
     "csv mixed labels": (lambda: write("t.csv", "1,a\n2,7\n"), "row 1 (from 0): found the label '7' among"),
     "csv not UTF-8": (lambda: write("t.csv", b"1,a\n2,\xff\n"), "line 2: not UTF-8"),
     "csv NUL": (lambda: write("t.csv", b"1,a\n2,\0\n"), "line 2: found a NUL character"),
-    "csv one column": (lambda: write("t.csv", "1\n2\n"), "expected several columns, found one"),
+    "csv one column": (lambda: write("t.csv", "1\n2\n"), "expected several columns, found 1 in line 1, '1'"),
     "parquet text": (lambda: write("t.parquet", table(city=["Ulm"] * 300, y=Y)), "leave them out (--drop city)"),
     **{
         f"parquet long {role}": (
@@ -351,6 +526,18 @@ BAD = {
     "csv columns of text": (lambda: write("t.csv", "a b,c,d,y\nno,5,?,0\n,6,yes,1\n"), "(--drop 'a b' --drop d)"),
     "usps short": (lambda: write("u", "3 0.5\n"), "expected a digit and 256 grey values", {"format": "usps"}),
     # empty
+    "csv prose": (lambda: write("t.csv", "By hand\n\na,b,y\n" + "1,2,0\n" * 9), "found 1 in line 1, 'By hand'"),
+    "csv prose with commas": (lambda: write("t.csv", "By, hand\na,b,y\n" + "1,2,0\n" * 9), "line 1, 'By,hand'"),
+    "csv long row": (lambda: write("t.csv", "a,b,y\n" + f'1,"{"z" * 10**6}",0\n' * 3), "256 kB", {"drop": ["b"]}),
+    "zip of two": (
+        lambda: write("t.csv", zipped_text(b"1,2\n", "a", "b")),
+        "expected one file in a compressed archive",
+    ),
+    "hdf5": (lambda: write("t.h5", b"\x89HDF\r\n\x1a\n"), "found HDF5 or NetCDF; convert it"),
+    "feather": (lambda: write("t.csv", b"ARROW1\0\0"), "found Feather"),
+    "json": (lambda: write("t.csv", '[{"a": 1}]'), "found JSON"),
+    "web page": (lambda: write("t.csv", "<!DOCTYPE html>"), "found a web page"),
+    "tar": (lambda: write("t.csv.gz", gzip.compress(bytes(257) + b"ustar")), "an archive"),
     "csv empty": (lambda: write("t.csv", ""), "at least one row, found an empty file"),
     "csv header alone": (lambda: write("t.csv", "a,b\n"), "at least one row|no table in text"),
     "idx empty": (lambda: write("m", idx(PIXELS[:0])), "at least one row, found shape (0, 4, 3)"),
@@ -360,7 +547,11 @@ BAD = {
     "parquet twice": (lambda: write("t.parquet", TWICE), "two columns are named 'a'"),
     "no such column": (lambda: write("t.csv", "a,b,y\n1,2,0\n"), "no column 'z' for the target", {"target": "z"}),
     "no such position": (lambda: write("t.csv", "a,b,y\n1,2,0\n"), "the columns are 0 to 2", {"target": 3}),
-    "one for both": (lambda: write("t.csv", "a,b,y\n1,2,0\n"), "is two of target, group and id", {"group": "y"}),
+    "one for both": (
+        lambda: write("t.csv", "a,b,y\n1,2,0\n"),
+        "is two of target, group and id",
+        {"group": "y", "target": "y"},
+    ),
     "npz without x": (lambda: write("m.npz", {"a": Y}), "no matrix for x among a (300)"),
     "npz without y": (lambda: write("m.npz", {"x": X, "b": X}), 'pass y=NAME, or y="none"'),
     "npz labels": (lambda: write("m.npz", {"x": X, "y": Y[1:]}), "expected 300 labels to match"),
@@ -404,7 +595,7 @@ def test_paths_and_options_that_cannot_be_opened_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="x: unknown option of format 'csv', which has target, group, id, drop"):
         open_source("t.csv", x="x")
     with pytest.raises(ConfigError, match="delimiter: expected"):
-        open_source("t.csv", delimiter="|")
+        open_source("t.csv", delimiter="::")
 
 
 @pytest.mark.parametrize("module, name", [("pyarrow.csv", "t.csv"), ("pyarrow.parquet", "t.parquet")])

@@ -8,6 +8,7 @@ into a corpus. No reader holds a whole file (except Fortran-ordered npz), and fa
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,13 +16,15 @@ from typing import Any
 import numpy as np
 
 from bigkernel.data import zarr_arrays
+from bigkernel.data.labels import beyond_exact
 from bigkernel.data.readers import arrays, libsvm, stores, tables
 from bigkernel.data.readers.source import (
     BLOCK_ARRAYS,
     Block,
     SkippedRows,
     Source,
-    open_stream,
+    compression_of,
+    plain_name,
     require_file,
     without_bad_rows,
 )
@@ -30,7 +33,6 @@ from bigkernel.errors import ConfigError, DataError
 
 __all__ = ["ENDINGS", "FORMATS", "OPTIONS", "Source", "learn_encoding", "open_source"]
 
-_HEAD_BYTES = 2**16
 _SAMPLE_ROWS = 100_000  # from which an encoding is learned
 
 
@@ -43,6 +45,7 @@ class _Reader:
     recognises: Callable[[bytes], bool] | None = None
     recognises_folder: Callable[[Sequence[str]], bool] | None = None
     files: bool = True  # whether a plain file may be of this format
+    dtype: str | None = None  # of the rows as stored by default; None: as they are read
 
 
 def _is_npz(head: bytes) -> bool:
@@ -58,6 +61,7 @@ def _begins(*magic: bytes) -> Callable[[bytes], bool]:
 
 
 _TABLE = ("target", "group", "id", "drop", "encode")
+_DIALECT = ("delimiter", "decimal", "header")
 _TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 _SVM = (".libsvm", ".svm", ".svmlight")
 # in the order in which `auto` tries them
@@ -74,9 +78,12 @@ _READERS: dict[str, _Reader] = {
         recognises_folder=lambda names: not {"zarr.json", ".zarray", ".zgroup"}.isdisjoint(names),
         files=False,
     ),
-    "usps": _Reader('USPS "zip code" digits, text', tables.read_usps, recognises=tables.recognises_usps),
-    "libsvm": _Reader("text: label index:value …", libsvm.read, ("features", "zero_based"), _SVM, libsvm.recognises),
-    "csv": _Reader("table in text: , ; tab or blank", tables.read_csv, (*_TABLE, "delimiter", "header"), _TEXT),
+    "usps": _Reader('USPS "zip code" digits', tables.read_usps, recognises=tables.recognises_usps, dtype="float32"),
+    "libsvm": _Reader(
+        *("text: label index:value …", libsvm.read, ("features", "zero_based"), _SVM, libsvm.recognises),
+        dtype="float32",
+    ),
+    "csv": _Reader("table in text: , ; | tab or blank", tables.read_csv, (*_TABLE, *_DIALECT), _TEXT),
 }
 
 FORMATS: dict[str, str] = {name: reader.description for name, reader in _READERS.items()}
@@ -101,7 +108,7 @@ def open_source(
     Parameters
     ----------
     path : path
-        A file, plain or gzip (text and IDX); a folder of Parquet parts; a zarr store, also by URL
+        A file, text and IDX also in gzip, bzip2, xz, zstd or zip; a folder of Parquet parts; a zarr store, also by URL
         (http, https, s3, memory).
     format : str
         A key of `FORMATS`, or "auto": by the first bytes, then by the file's name.
@@ -116,7 +123,8 @@ def open_source(
             to leave out, by name or position
         encode : csv, parquet: the `TableEncoding` that makes rows of the columns; True: x is a structured array of the
             cells, from which `learn_encoding` learns one
-        delimiter, header : csv: "," ";" "tab" or "blank"; whether line 1 names the columns
+        delimiter, decimal : csv: a character, "tab" or "blank"; "." or ","
+        header : csv: True or False: whether line 1 names the columns
         x, y : npz, zarr: names of the arrays; y="none": no labels
         features, zero_based : libsvm: number of features; indices begin at 0
 
@@ -130,7 +138,7 @@ def open_source(
     reader = _READERS[kind]
     _require_kind(name, kind, reader)
     # options that the command line passes for every format
-    unset: dict[str, Any] = {"header": "auto", "zero_based": False, "drop": ()}
+    unset: dict[str, Any] = {"zero_based": False, "drop": ()}
     given = {key: value for key, value in options.items() if value is not None and value != unset.get(key)}
     if "labels" in given:
         given["labels"] = os.fspath(given["labels"])
@@ -144,6 +152,7 @@ def open_source(
     if given.get("encode") is True:
         return source
     source = source if skipped is None else without_bad_rows(source, skipped)
+    dtype = dtype or reader.dtype
     return source if dtype is None else _stored_as(source, dtype)
 
 
@@ -198,14 +207,14 @@ def _detect(path: str) -> str:
         known = [name for name, one in _READERS.items() if one.recognises_folder and one.recognises_folder(names)]
         advice = "expected a file, or a folder of Parquet files or zarr; found another folder"
     else:
-        require_file(path)
-        with open_stream(path) as stream:
-            head = stream.read(1024) + stream.read(_HEAD_BYTES)
-        plain = path.lower().removesuffix(".gz")
+        head, names = require_file(path), [plain_name(path)]
+        names += zipfile.ZipFile(path).namelist() if compression_of(path) == "zip" else []
         known = [name for name, reader in _READERS.items() if reader.recognises and reader.recognises(head)]
-        known += [name for name, reader in _READERS.items() if plain.endswith(reader.endings)]
+        known += [
+            name for name, reader in _READERS.items() if any(one.lower().endswith(reader.endings) for one in names)
+        ]
         advice = (
-            f"unknown format (first bytes {head[:8].hex(' ') or 'none'}); set format=NAME to one of "
+            f"unknown format (first bytes {head[:8].hex(' ') or 'none'}); set --format NAME (format=NAME) to one of "
             f"{', '.join(FORMATS)}"
         )
     if not known:
@@ -225,6 +234,7 @@ def _stored_as(source: Source, dtype: Any) -> Source:
         for batch in source.batches():
             x, row = batch["x"], batch["row"]
             batch["x"], lost = zarr_arrays.cast_values(x, target)
+            lost |= beyond_exact(x) if x.dtype.kind in "iu" and target.kind == "f" else False
             if lost.any():
                 place, column = np.argwhere(lost)[0]
                 raise DataError(

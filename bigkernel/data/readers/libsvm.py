@@ -1,7 +1,7 @@
 """LIBSVM text: one label per line, then index:value pairs of the nonzeros.
 
-Rows become dense float32 (k, d), a few at a time; a corpus compresses the zeros. d is the largest index of the file,
-found in a first pass unless given. `sklearn.datasets.load_svmlight_file` parses blocks of lines; errors name the first
+Rows become dense (k, d), a few at a time; a corpus compresses the zeros. d is the largest index of the file, found in a
+first pass unless given. `sklearn.datasets.load_svmlight_file` parses blocks of lines; errors name the first
 invalid line. Format: https://www.csie.ntu.edu.tw/~cjlin/libsvm (README, "Data format").
 """
 
@@ -13,11 +13,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bigkernel.data.labels import beyond_exact
 from bigkernel.data.readers.source import MOST_FEATURES, Block, Source, block_rows, lines_of
 from bigkernel.errors import ConfigError, DataError
 
 _LENIENT = re.compile(r"_|qid:|[ \t]\+")  # what scikit-learn takes as Python does, or passes over
 _HEAD = re.compile(rb"[-+0-9.eE]+(?:[ \t]+[0-9]{1,15}:[-+0-9.eEnaif]+)+[ \t]*(?:#.*)?")
+_LARGE = re.compile(r"(?<![^\s:])[-+]?[0-9]{16,}(?!\S)")
+_ZERO_BASED = "; indices that begin at 0 need --zero-based (zero_based=True)"
 _SHOWN = 60  # longest excerpt of a line in a message
 
 
@@ -31,7 +34,7 @@ def _dense(path: str, first: int, n_features: int, numbers: list[int], rows: lis
                 _dense(path, first, n_features, [number], [row])
         raise DataError(
             f"{path}: line {numbers[0]}: expected a number and index:value pairs of rising indices, "
-            f"found {rows[0][:_SHOWN]!r}: {error}"
+            f"found {rows[0][:_SHOWN]!r}: {error}{_ZERO_BASED * ('Invalid index 0' in str(error))}"
         ) from None
 
 
@@ -43,13 +46,9 @@ def _parse(rows: list[str], first: int, n_features: int) -> Block:
     if _LENIENT.search(text):
         raise ValueError("underscores, signed indices and qid are not supported")
     pairs, y = load_svmlight_file(io.BytesIO(text.encode()), n_features=n_features, zero_based=first == 0)
-    if not (np.isfinite(pairs.data).all() and np.isfinite(y).all()):
-        raise ValueError("a number is not finite")
-    with np.errstate(over="ignore"):
-        x = pairs.astype(np.float32)
-    if not np.isfinite(x.data).all():
-        raise ValueError("a value exceeds the range of float32")
-    return x.toarray(), y
+    if (beyond_exact(pairs.data).any() or beyond_exact(y).any()) and (large := _LARGE.search(text)):
+        raise ValueError(f"float64 rounds whole numbers from 2⁵³ on, as {large[0]}; leave them out")
+    return pairs.toarray(), y
 
 
 def recognises(head: bytes) -> bool:
@@ -62,7 +61,7 @@ def recognises(head: bytes) -> bool:
 
 
 def read(path: str, *, features: int | None = None, zero_based: bool = False) -> Source:
-    """Open LIBSVM (svmlight) text, gzip or plain; `zero_based`: indices begin at 0, not at 1.
+    """Open LIBSVM (svmlight) text, also compressed; `zero_based`: indices begin at 0, not at 1.
 
     `features` is d; None: the largest index, for which the whole file is read once.
     """
@@ -80,12 +79,12 @@ def read(path: str, *, features: int | None = None, zero_based: bool = False) ->
     d = features
 
     def blocks() -> Iterator[Block]:
-        step = block_rows(4 * d)
+        step = block_rows(8 * d)
         for numbers, rows in _rows(path):
             for start in range(0, len(rows), step):
                 yield _dense(path, first, d, numbers[start : start + step], rows[start : start + step])
 
-    return Source("libsvm", path, d, np.dtype(np.float32), blocks, n_rows, labelled=True, files=(path,))
+    return Source("libsvm", path, d, np.dtype(np.float64), blocks, n_rows, labelled=True, files=(path,))
 
 
 def _measured(path: str, first: int) -> tuple[int, int]:

@@ -6,10 +6,13 @@ megabyte. Faults in a file are `DataError`s that name it and, where there is one
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
 import hashlib
 import importlib
+import io
+import lzma
 import os
 import re
 import zipfile
@@ -29,10 +32,26 @@ BLOCK_BYTES = 2**20
 READ_BYTES = 2**18  # bytes of text read at once
 MOST_FEATURES = 2**24
 DEFLATE_RATIO = 1100  # deflate expands at most 1032-fold
+_SMALL_BYTES = 2**28  # of content that any compressed file may have, and of memory to decompress
 AGAIN = "copy or download the file again"
+_HEAD_BYTES = 2**16
 _MOST_LINE_BYTES = 2**26
-_GZIP_MAGIC = b"\x1f\x8b"
-_BROKEN = (zlib.error, zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError)
+_BROKEN = (zlib.error, lzma.LZMAError, zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError)
+_COMPRESSIONS = {  # name -> first bytes
+    "gzip": rb"\x1f\x8b",
+    "bzip2": rb"BZh[1-9](1AY&SY|\x17rE8P)",
+    "xz": rb"\xfd7zXZ\x00",
+    "zstd": rb"\x28\xb5\x2f\xfd",
+    "zip": rb"PK\x03\x04(?!.{26,296}\.npy)",  # npz is an archive of arrays
+}
+_FOREIGN = {  # first bytes -> what the content is
+    rb"\x89HDF|CDF[\x01\x02\x05]": "HDF5 or NetCDF",
+    rb"ARROW1|FEA1\x00": "Feather (Arrow)",
+    rb"\s*[\[{]\s*[\[{\"]": "JSON",
+    rb"\s*<(?i:\?xml|!doctype|html)": "a web page or XML",
+    rb"\xd0\xcf\x11\xe0": "an Excel workbook",
+    rb"\x1f\x9d|\x04\x22\x4d\x18|LZIP|7z\xbc\xaf|Rar!\x1a|.{257}ustar": "a compressed file or an archive (unpack it)",
+}
 _DIGITS = re.compile(r"([0-9]+)")
 
 Block = tuple[Any, ...]  # x (k, d), then y, group, id and row, each (k,) or None; trailing ones may be omitted
@@ -59,6 +78,7 @@ class Source:
     id_column: str = ""  # name of the column of ids; empty: there are none
     skipped: SkippedRows | None = None  # counts rows that are left out
     encoding: TableEncoding | None = None  # how columns of a table became the rows
+    notes: tuple[str, ...] = ()  # what was chosen in reading and may be wrong
 
     def batches(self) -> Iterator[dict[str, Any]]:
         """Yield the rows and their columns by name; `row` (k,) numbers the rows of the file from 0."""
@@ -213,36 +233,93 @@ class Stream:
             raise DataError(f"{self.name}: trailing bytes after {n_rows} rows; {AGAIN}")
 
 
+class Pieces(io.RawIOBase):
+    """A file of pieces of bytes, to be buffered."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._held, self._done = pieces, b"", 0
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._done
+
+    def readinto(self, buffer: Any) -> int:
+        self._held = self._held or next(self._pieces, b"")
+        size = min(len(buffer), len(self._held))
+        buffer[:size], self._held = self._held[:size], self._held[size:]
+        self._done += size
+        return size
+
+
+def _unpacked(path: str, handle: Any) -> Iterator[bytes]:
+    """Yield decompressed bytes, or raise an error beyond the most that the file may hold."""
+    done = 0
+    while piece := handle.read(READ_BYTES):
+        yield piece
+        if (done := done + len(piece)) > most_bytes(path):
+            raise DataError(f"{path}: expands to more than {done:,} bytes; decompress it first, if that is right")
+
+
+def compression_of(path: str) -> str:
+    """Return the name of a file's compression, "" if there is none."""
+    with open(path, "rb") as handle:
+        head = handle.read(400)
+    return next((name for name, magic in _COMPRESSIONS.items() if re.match(magic, head, re.DOTALL)), "")
+
+
+def most_bytes(path: str) -> int:
+    """Return the most bytes that a compressed file may hold."""
+    return max(_SMALL_BYTES, DEFLATE_RATIO * os.path.getsize(path))
+
+
+def plain_name(path: str) -> str:
+    """Return the name of a file without the ending of its compression."""
+    stem, ending = os.path.splitext(path)
+    return stem if ending.lower() in (".gz", ".bz2", ".xz", ".zst", ".zip") else path
+
+
 @contextlib.contextmanager
 def open_stream(path: str) -> Iterator[Stream]:
-    """Open the content of a file, decompressing gzip."""
+    """Open the content of a file, decompressing gzip, bzip2, xz, zstd, or zip of one file."""
     with contextlib.ExitStack() as stack:
         with reading(path):
-            handle = stack.enter_context(open(path, "rb"))
-            zipped = handle.peek(2)[:2] == _GZIP_MAGIC
-        yield Stream(path, stack.enter_context(gzip.GzipFile(fileobj=handle)) if zipped else handle)
+            kind = compression_of(path)
+            openers: dict[str, Any] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
+            handle: Any = stack.enter_context(open(path, "rb"))
+            if kind == "zip":
+                archive = stack.enter_context(zipfile.ZipFile(handle))
+                names = [name for name in archive.namelist() if not name.endswith("/") and name[:8] != "__MACOSX"]
+                if len(names) != 1:
+                    found = f"{len(names)}: {', '.join(names):.99}; unpack it, or save a workbook as CSV"
+                    raise DataError(f"{path}: expected one file in a compressed archive, found {found}")
+                handle = archive.open(names[0])
+            elif kind == "zstd":
+                handle = load_library("pyarrow", "zstd needs pyarrow").CompressedInputStream(handle, kind)
+            elif kind:
+                handle = openers[kind](handle)
+        handle = stack.enter_context(handle)
+        yield Stream(path, handle if kind in ("", "gzip") else io.BufferedReader(Pieces(_unpacked(path, handle))))
 
 
-def is_gzip(path: str) -> bool:
-    """Return True if the file begins as gzip data."""
-    with open(path, "rb") as handle:
-        return handle.read(2) == _GZIP_MAGIC
-
-
-def require_file(path: str) -> None:
-    """Raise an error unless the path is a regular file that can be opened."""
+def require_file(path: str) -> bytes:
+    """Return the first bytes of a file's content; raise an error unless it can be read and may be one of ours."""
     if not os.path.isfile(path):
         problem = "no such file" if not os.path.exists(path) else "expected a file, found something else"
         raise DataError(f"{path}: {problem}")
-    with open_stream(path):
-        pass
+    with open_stream(path) as stream:
+        head = stream.read(1024) + stream.read(_HEAD_BYTES)
+    if found := next((what for magic, what in _FOREIGN.items() if re.match(magic, head, re.DOTALL)), ""):
+        raise DataError(f"{path}: found {found}; convert it to CSV, Parquet or npz, or pass its arrays to write_corpus")
+    return head
 
 
 def require_size(path: str, expected_bytes: int, claim: str) -> None:
     """Compare the size in a header with what the file can hold, before allocating memory."""
     size = os.path.getsize(path)
-    if is_gzip(path):
-        if expected_bytes > size * DEFLATE_RATIO:
+    if compression_of(path):
+        if expected_bytes > most_bytes(path):
             raise DataError(f"{path}: header claims {claim}, more than {size} compressed bytes can hold; {AGAIN}")
     elif size != expected_bytes:
         what = "truncated" if size < expected_bytes else "trailing bytes"

@@ -17,14 +17,15 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.data.labels import checked_labels, group_code
+from bigkernel.data.labels import checked_labels, group_code, require_exact
 from bigkernel.data.readers import source
 from bigkernel.data.table import TableEncoding
 from bigkernel.data.zarr_arrays import OUTPUTS, require_names
@@ -33,19 +34,21 @@ from bigkernel.errors import BigKernelError, ConfigError, DataError
 MOST_COLUMNS = 2**17  # each is an Arrow object
 USPS_FEATURES = 256
 PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
-_DELIMITERS = {",": ",", ";": ";", "\t": "\t", "tab": "\t", "\\t": "\t", " ": " ", "blank": " "}
-_WHOLE_FLOATS = 2**53  # largest whole number exact in float64
+_DELIMITERS = {"tab": "\t", "\\t": "\t", "blank": " "}
+_COMMA = r"^([+-]?[0-9]*),([0-9]+(?:[eE][+-]?[0-9]+)?)$"  # a number with a decimal comma
+_THOUSANDS = r"[+-]?[1-9][0-9]{0,2},[0-9]{3}"  # or such a number
 _WHOLE_ID = r"^(0|-?[1-9][0-9]{0,17})$"  # the text of an int64 that is written in the same way again
 _ADVICE = (
-    "fill missing values, keep a column of text as the ids (--id-column COLUMN), leave out columns (--drop COLUMN) or "
-    "rows (--on-bad-rows skip); copy a damaged file again"
+    "set --decimal , for decimal commas, fill missing values, keep a column of text as the ids (--id-column COLUMN), "
+    "leave out columns (--drop COLUMN) or rows (--on-bad-rows skip); copy a damaged file again"
 )
 _MISSING = ("", "?", "NA", "N/A", "null", "None")  # labels of rows that are left out as bad, and empty cells
 _FALSE, _TRUE = ("False", "FALSE", "false"), ("True", "TRUE", "true")  # those of pandas
 _CELLS: dict[str, Any] = {"null_values": _MISSING, "true_values": _TRUE, "false_values": _FALSE}
 _MOST_TEXT_BYTES = 4096  # of a cell: 4,096 rows of a block are held as NumPy's text of the longest
 _GROUP_BYTES = 2**28  # of a row group that is decoded, however small the file is
-_PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
+_INDEX = re.compile(r"__index_level_[0-9]+__|__null_dask_index__|Unnamed: 0(\.[0-9]+)?")  # of pandas and Dask
+_TARGET = re.compile(r"(?i:labels?|targets?|class|y)")
 
 
 def _arrow(module: str = "pyarrow") -> Any:
@@ -62,8 +65,10 @@ class Columns:
     group: int | None
     id: int | None
     flags: frozenset[int] = frozenset()  # features of True and False in text
+    whole: frozenset[int] = frozenset()  # features whose first cells of text are whole numbers
     skipped: source.SkippedRows | None = None  # rows with missing or invalid cells become NaN, and lines are counted
     encode: TableEncoding | bool = False  # how columns become rows; True: they stay as they are
+    notes: tuple[str, ...] = ()  # what was chosen and may be wrong
 
     @property
     def read(self) -> list[int]:
@@ -99,6 +104,7 @@ class Columns:
         encoding = self.encode if isinstance(self.encode, TableEncoding) else None
         return {
             "encoding": encoding,
+            "notes": self.notes,
             "labelled": labelled,
             "grouped": grouped,
             "id_column": "" if self.id is None else self.names[self.id],
@@ -117,15 +123,18 @@ def choose(
     drop: Sequence[Column] = (),
     skipped: source.SkippedRows | None = None,
     encode: TableEncoding | bool = False,
+    index: Collection[str] = (),
+    notes: Sequence[str] = (),
 ) -> Columns:
     """Choose the columns of features, target, group and ids.
 
     Parameters
     ----------
-    target : name or position (−1: the last); None: the last; "none": no labels
+    target : name or position (−1: the last); None: one that is called so, else the last; "none": no labels
     group, id : name or position, or None
     drop : names or positions of columns to leave out
     skipped, encode : see `Columns`; with an encoding the features are its columns, by name
+    index : names of columns that are left out unless they are named
     """
     if len(names) > MOST_COLUMNS:
         raise DataError(f"{path}: expected at most {MOST_COLUMNS:,} columns, found {len(names):,}; save a NumPy array")
@@ -136,15 +145,18 @@ def choose(
     identity = None if id is None else _find(path, names, id, "the ids")
     if identity is not None:
         require_names([names[identity]], OUTPUTS)
-    rest = [place for place in range(len(names)) if place not in dropped]
-    last = max((place for place in rest if place != identity), default=-1)
+    grouped = None if group is None else _find(path, names, group, "the groups")
     given = encode.names if isinstance(encode, TableEncoding) else ()
     if missing := [name for name in given if name not in names]:
         raise DataError(f"{path}: expected the {len(given)} columns of the fit, found no {missing[0]!r}")
-    if target is None and last >= 0 and names[last] in given:
-        target = "none"
-    label = None if target == "none" else _find(path, names, last if target is None else target, "the target")
-    grouped = None if group is None else _find(path, names, group, "the groups")
+    unused = {place for place, name in enumerate(names) if name in index or _INDEX.fullmatch(name)} - dropped
+    rest = [place for place in range(len(names)) if place not in dropped | unused or names[place] in given]
+    if target in (None, -1):
+        others = [names[place] for place in rest if place not in (identity, grouped)]
+        usual = [name for name in others if _TARGET.fullmatch(name) and name not in given]
+        target = usual[0] if len(usual) == 1 else "none" if not others or others[-1] in given else others[-1]
+        notes = [*notes, f"the target is {target!r}; --target names another column"]
+    label = None if target == "none" else _find(path, names, target, "the target")
     roles = [place for place in (label, grouped, identity) if place is not None]
     if len(set(roles)) < len(roles):
         place, _ = Counter(roles).most_common(1)[0]
@@ -155,7 +167,10 @@ def choose(
     for place in {*features} & {*roles, *dropped}:
         raise DataError(f"{path}: {names[place]!r} is a column of the fit; name another as target, group or id")
     source.require_features(path, len(features))
-    return Columns(tuple(names), features, label, grouped, identity, skipped=skipped, encode=encode)
+    if left := [names[place] for place in sorted(unused - {*features, *roles})]:
+        notes = [*notes, f"left out {', '.join(map(repr, left))}, an index or empty; --id-column keeps one as the id"]
+    chosen = Columns(tuple(names), features, label, grouped, identity, skipped=skipped, encode=encode)
+    return replace(chosen, notes=tuple(notes))
 
 
 def _find(path: str, names: Sequence[str], column: str | int, role: str) -> int:
@@ -188,9 +203,12 @@ def _refuse_text(path: str, columns: Columns, places: Sequence[int]) -> None:
 def _block_of(path: str, rows: NDArray[Any], batch: Any, columns: Columns, dtype: np.dtype[Any]) -> source.Block:
     """Return the block of an Arrow batch with these rows of the file, with `columns.read` in that order."""
     d, missing = len(columns.features), np.zeros(batch.num_rows, bool)
-    holed = list[str]()
+    holed, whole = list[str](), _arrow("pyarrow.types").is_integer
     for place, column in zip(columns.read, batch.columns, strict=True):
         _require_short(path, columns.names[place], column)
+        numeric = place in columns.whole and not _is_text(column.type)
+        if (numeric or whole(column.type)) and place not in (columns.group, columns.id):
+            require_exact(path, rows, columns.names[place], column.to_numpy(zero_copy_only=False))
         if columns.encode and place in columns.features:
             continue
         if column.null_count and not (columns.skipped is None and place == columns.target):
@@ -207,16 +225,7 @@ def _block_of(path: str, rows: NDArray[Any], batch: Any, columns: Columns, dtype
     if columns.encode:
         x = _table_of(columns, batch)
     for j in range(0 if columns.encode else d):
-        x[:, j] = values = batch.column(j).to_numpy(zero_copy_only=False)
-        # the common dtype of the columns may round 64-bit integers beside floats
-        if values.dtype.kind in "iu" and values.dtype.itemsize == 8 and dtype.kind == "f":
-            beyond = (values > _WHOLE_FLOATS) | (values < -_WHOLE_FLOATS)
-            if beyond.any():
-                place, name = int(np.argmax(beyond)), columns.names[columns.features[j]]
-                raise DataError(
-                    f"{path}: row {rows[place]} (from 0), column {name!r}: expected {dtype}, the common dtype of the "
-                    f"columns, found {values[place]}; name it as id, group or target, or leave it out (--drop)"
-                )
+        x[:, j] = batch.column(j).to_numpy(zero_copy_only=False)
     if missing.any() and columns.encode is not True:
         x[missing] = np.nan
     others = {place: batch.column(d + k) for k, place in enumerate(columns.read[d:])}
@@ -298,33 +307,21 @@ def _ids(column: Any) -> NDArray[Any]:
 # ---------------------------------------------------------------- text
 
 
-class _OneBlank(io.RawIOBase):
-    """A text stream that reduces runs of blanks to one and strips lines."""
-
-    def __init__(self, handle: Any) -> None:
-        self._handle, self._held = handle, b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._held:
-            lines = self._handle.readlines(source.READ_BYTES)
-            self._held = b"".join(b" ".join(line.split()) + b"\n" for line in lines)
-        size = min(len(buffer), len(self._held))
-        buffer[:size], self._held = self._held[:size], self._held[size:]
-        return size
+def _with_one_blank(handle: Any) -> Iterator[bytes]:
+    """Yield lines with runs of blanks reduced to one."""
+    while lines := handle.readlines(source.READ_BYTES):
+        yield b"".join(b" ".join(line.split()) + b"\n" for line in lines)
 
 
-def _text_source(format: str, path: str, columns: Columns, delimiter: str, header: bool, dtype: type) -> source.Source:
-    """Return a source of the lines of a file as rows; labels are float64 or text."""
+def _text_source(format: str, path: str, columns: Columns, delimiter: str, header: bool, comma: bool) -> source.Source:
+    """Return a source of the lines of a file as rows; labels are float64 or text. `comma`: decimals have one."""
     pa, csv_of, compute = _arrow(), _arrow("pyarrow.csv"), _arrow("pyarrow.compute")
     names = [str(place) for place in range(len(columns.names))]
-    order, place = [names[column] for column in columns.read], len(columns.features)
+    order, place, dtype = [names[column] for column in columns.read], len(columns.features), np.dtype(np.float64)
     kinds = dict.fromkeys(order, pa.string())
     numeric = {*columns.features} - columns.texts  # with `skipped` invalid cells of text become missing ones
     kinds |= {names[column]: pa.bool_() if column in columns.flags else pa.float64() for column in numeric}
-    longest_line = max(map(len, _first_lines(path)))
+    size = max(source.READ_BYTES, 8 * max(map(len, _first_lines(path))))
 
     def blocks() -> Iterator[source.Block]:
         start, named, omitted = 0, False, list[int]()  # omitted: rows of other cells, from `start` on
@@ -337,41 +334,52 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
             return "skip"
 
         with source.open_stream(path) as stream, source.reading(path), _reading_arrow(path, columns.names, 1 + header):
-            handle = io.BufferedReader(_OneBlank(stream.handle)) if delimiter == " " else stream.handle
-            size = max(source.READ_BYTES, 8 * longest_line)
+            pieces = source.Pieces(_with_one_blank(stream.handle))
+            handle = io.BufferedReader(pieces) if delimiter == " " else stream.handle
+            reading = {"use_threads": False, "block_size": size, "column_names": names}
             reader = csv_of.open_csv(
                 pa.PythonFile(handle, mode="r"),
-                csv_of.ReadOptions(use_threads=False, block_size=size, column_names=names, skip_rows=int(header)),
-                csv_of.ParseOptions(delimiter=delimiter, invalid_row_handler=skip_line),
-                csv_of.ConvertOptions(column_types=kinds, include_columns=list(kinds), **_CELLS),
+                csv_of.ReadOptions(**reading, skip_rows_after_names=int(header)),
+                csv_of.ParseOptions(delimiter=delimiter, invalid_row_handler=skip_line, newlines_in_values=True),
+                csv_of.ConvertOptions(column_types=kinds, decimal_point=".,"[comma], include_columns=order, **_CELLS),
             )
             for batch in (batch.select(order) for batch in reader if batch.num_rows):
                 rows = np.arange(start, start + batch.num_rows)
                 if omitted:
                     rows += np.searchsorted(np.array(omitted) - np.arange(len(omitted)), rows, side="right")
+                cells, labelled = batch.columns, columns.target is not None
+                if comma:
+                    cells[: place + labelled] = map(_with_points, cells[: place + labelled])
                 if columns.encode:
-                    cells = [_without_missing(texts) for texts in batch.columns[:place]]
-                    batch = pa.record_batch([*cells, *batch.columns[place:]], names=order)
+                    cells[:place] = map(_without_missing, cells[:place])
                 elif columns.skipped is not None:
-                    kinds_of = zip(columns.features, batch.columns, strict=False)
-                    cells = [_numbers_or_none(texts, column in columns.flags) for column, texts in kinds_of]
-                    batch = pa.record_batch([*cells, *batch.columns[place:]], names=order)
+                    kinds_of = zip(columns.features, cells, strict=False)
+                    cells[:place] = [_numbers_or_none(texts, column in columns.flags) for column, texts in kinds_of]
                 if columns.target is not None:
-                    texts = compute.utf8_trim_whitespace(batch.column(place))
+                    texts = compute.utf8_trim_whitespace(cells[place])
                     if columns.skipped is not None:
                         texts = _without_missing(texts)
-                    labels, named = _numbers_or_names(path, rows, texts, named)
-                    batch = batch.set_column(place, "target", labels)
+                    cells[place], named = _numbers_or_names(path, columns.names[columns.target], rows, texts, named)
                 if columns.id is not None:
-                    texts = compute.utf8_trim_whitespace(batch.column(batch.num_columns - 1))
-                    texts = compute.if_else(compute.equal(texts, ""), None, texts)
-                    batch = batch.set_column(batch.num_columns - 1, "id", texts)
-                block = _block_of(path, rows, batch, columns, np.dtype(dtype))
+                    texts = compute.utf8_trim_whitespace(cells[-1])
+                    cells[-1] = compute.if_else(compute.equal(texts, ""), None, texts)
+                block = _block_of(path, rows, pa.record_batch(cells, names=order), columns, dtype)
                 yield block if columns.skipped is None else (*block, rows)
                 start = int(rows[-1]) + 1
                 omitted[:] = [row for row in omitted if row >= start]
 
-    return source.Source(format, path, columns.width, np.dtype(dtype), blocks, files=(path,), **columns.roles)
+    return source.Source(format, path, columns.width, dtype, blocks, files=(path,), **columns.roles)
+
+
+def _with_points(texts: Any) -> Any:
+    """Return cells of text with decimal points instead of commas; those with points become no numbers."""
+    if not _is_text(texts.type):
+        return texts
+    compute = _arrow("pyarrow.compute")
+    texts = compute.replace_substring_regex(
+        compute.utf8_trim_whitespace(texts), r"^([+-]?[0-9]*)\.([0-9.,]*)$", r"\1'\2"
+    )
+    return compute.replace_substring_regex(texts, _COMMA, r"\1.\2")
 
 
 def _without_missing(texts: Any) -> Any:
@@ -393,14 +401,17 @@ def _numbers_or_none(texts: Any, flags: bool) -> Any:
     return pa.array([source.number_in(text) for text in texts.to_pylist()], pa.float64())
 
 
-def _numbers_or_names(path: str, rows: NDArray[Any], texts: Any, named: bool) -> tuple[Any, bool]:
+def _numbers_or_names(path: str, name: str, rows: NDArray[Any], texts: Any, named: bool) -> tuple[Any, bool]:
     """Return labels as float64, or as text if they are names; `named`: earlier ones were names."""
     pa, compute = _arrow(), _arrow("pyarrow.compute")
     if not named:
         with contextlib.suppress(pa.ArrowInvalid):
-            return compute.if_else(compute.equal(texts, ""), "nan", texts).cast(pa.float64()), False
+            numbers = compute.if_else(compute.equal(texts, ""), "nan", texts).cast(pa.float64())
+            if not compute.any(compute.match_substring_regex(texts, "[.eE]")).as_py():
+                require_exact(path, rows, name, numbers.to_numpy(zero_copy_only=False))
+            return numbers, False
     for text in compute.unique(texts.drop_null()).to_pylist():
-        if source.number_in(text) is not None and text != "-1" and text.lower() != "nan":
+        if _kind(text) in ("whole", "number") and text != "-1" and text.lower() != "nan":
             row = rows[compute.index(texts, text).as_py()]
             raise DataError(
                 f"{path}: row {row} (from 0): found the label {text!r} among names; write all labels as numbers or all "
@@ -421,58 +432,74 @@ def _reading_arrow(path: str, names: Sequence[str] = (), first: int = 1) -> Iter
         raise
     except (_arrow().ArrowException, OSError, ValueError) as error:
         reason = str(error).strip().rstrip(".")
+        reason = re.sub("straddling object.*", "a row is longer than 256 kB, or a quote is not closed", reason)
         reason = re.sub(r"CSV column #(\d+)", lambda match: f"column {names[int(match[1])]!r}", reason)
         reason = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - first} (from 0)", reason)
         raise DataError(f"{path}: cannot be read as a table of numbers: {reason}; {_ADVICE}") from error
 
 
 def read_csv(
-    path: str, *, delimiter: str | None = None, header: bool | str = "auto", target: Column | None = None, **others: Any
+    path: str, *, delimiter: str | None = None, decimal: str | None = None, header: bool | None = None, **others: Any
 ) -> source.Source:
-    """Open a table in UTF-8 text, gzip or plain.
+    """Open a table in UTF-8 text, also compressed.
 
-    The last line needs no newline, so a file truncated within its last number is accepted; gzip detects that.
+    The last line needs no newline, so a file truncated within its last number is accepted; compression detects that.
 
     Parameters
     ----------
-    target, others : see `choose`
-    delimiter : "," ";" "tab" "blank"; None: detected from the first lines
-    header : True, False; "auto": line 1 is a header if none of its cells is a number
+    delimiter, decimal : a character, "tab" or "blank" (runs of blanks); "." or ","; None: detected from the first lines
+    header : whether line 1 names the columns; None: if it differs from the lines below as names do
+    others : see `choose`
     """
-    if delimiter is not None and delimiter not in _DELIMITERS:
-        raise ConfigError(f"delimiter: expected ',', ';', 'tab' or 'blank', found {delimiter!r}")
-    if header not in (True, False, "auto"):
-        raise ConfigError(f"header: expected True, False or 'auto', found {header!r}")
-    lines = _first_lines(path)
-    separator = _sniff(lines) if delimiter is None else _DELIMITERS[delimiter]
-    first = _cells(lines[0], separator)
-    headed = all(source.number_in(cell) is None for cell in first) if header == "auto" else bool(header)
-    if len(first) == 1 and target is None:
-        raise DataError(f"{path}: line 1: expected several columns, found one; set target='none'")
-    names = [cell if headed and cell else f"column {place}" for place, cell in enumerate(first)]
-    columns = choose(path, names, target, **others)
-    rows = [_cells(line, separator) for line in lines[int(headed) :]]
+    separator = _DELIMITERS.get(delimiter or "", delimiter)
+    if not re.fullmatch(r'[^\w\r\n"]', separator or ",", re.ASCII):
+        raise ConfigError(f"delimiter: expected one character, 'tab' or 'blank', found {delimiter!r}")
+    if decimal not in (None, ".", ","):
+        raise ConfigError(f"decimal: expected '.' or ',', found {decimal!r}")
+    separator, comma, (first, *body) = _sniff(_first_lines(path), separator, decimal)
+    notes = ["decimals have a comma; set --decimal . if they do not"] * (comma and decimal is None)
+    width = Counter(map(len, body or [first])).most_common(1)[0][0]
+    ends = bool(body) and not any(row[-1] for row in body)
+    if {*map(len, body)} == {len(first) + 1} and not _has_header(body[0], body[1:])[0]:
+        first = [*first, ""] if ends else ["", *first]  # delimiters at the end of rows, or the names that R writes
+    shown = f"line 1, {separator.join(first)!r:.60},"
+    if width != len(first) or (width == 1 and others.get("target") is None):
+        raise DataError(
+            f"{path}: expected several columns, found {len(first)} in {shown} and {width} in most lines; remove lines "
+            "above the table, name what separates cells (--delimiter), or read a column without labels (--target none)"
+        )
+    given = others.get("encode")
+    if header is None:
+        fitted = isinstance(given, TableEncoding) and {*given.names} <= {*first}
+        header, sure = (True, True) if fitted else _has_header(first, body)
+        found, other = ("the header", "no") if header else ("a row of data", "yes")
+        notes += [f"{shown} is {found}; set --header {other} if it is not"] * (not sure)
+    names = [cell if header and cell else f"column {place}" for place, cell in enumerate(first)]
+    index = names[:1] if header and not first[0] else names[-1:] if ends and not (header and first[-1]) else ()
+    columns = choose(path, names, index=index, notes=notes, **others)
+    rows = body if header else [first, *body]
     cells = {place: {row[place] for row in rows if len(row) > place} - {*_MISSING} for place in columns.features}
-    texts = {place: found for place, found in cells.items() if found and not any(map(_is_number, found))}
-    flags = frozenset(place for place, found in texts.items() if found <= {*_TRUE, *_FALSE})
+    texts = {place for place, found in cells.items() if {*map(_kind, found)} == {"text"}}
+    flags = frozenset(place for place in texts if cells[place] <= {*_TRUE, *_FALSE})
     if not columns.encode:
-        _refuse_text(path, columns, sorted(texts.keys() - flags))
-    columns = replace(columns, flags=flags)
-    table = _text_source("csv", path, columns, separator, headed, np.float64)
-    return replace(table, **columns.named) if headed or columns.encode else table
+        _refuse_text(path, columns, sorted(texts - flags))
+    whole = frozenset(place for place, found in cells.items() if {*map(_kind, found)} <= {"whole"})
+    columns = replace(columns, flags=flags, whole=whole)
+    table = _text_source("csv", path, columns, separator, header, comma)
+    return replace(table, **columns.named) if header or columns.encode else table
 
 
 def read_usps(path: str) -> source.Source:
-    """Open the USPS digits as *The Elements of Statistical Learning* distributes them, gzip or plain.
+    """Open the USPS digits as *The Elements of Statistical Learning* distributes them, also compressed.
 
-    Blank-separated, no header; the digit first, then 16×16 grey values from −1 to 1, kept as float32.
+    Blank-separated, no header; the digit first, then 16×16 grey values from −1 to 1.
     """
     lines = _first_lines(path)
     count = len(lines[0].split())
     if count != USPS_FEATURES + 1:
         raise DataError(f"{path}: line 1: expected a digit and {USPS_FEATURES} grey values, found {count} columns")
     columns = choose(path, [f"column {place}" for place in range(count)], 0)
-    return replace(_text_source("usps", path, columns, " ", False, np.float32), image_shape=(16, 16))
+    return replace(_text_source("usps", path, columns, " ", False, False), image_shape=(16, 16))
 
 
 def recognises_usps(head: bytes) -> bool:
@@ -481,39 +508,63 @@ def recognises_usps(head: bytes) -> bool:
     return len(values) == USPS_FEATURES + 1 and None not in values and (values[0] or 0.0).is_integer()
 
 
-def _is_number(cell: str) -> bool:
-    """Return whether a cell is a number, also one with a decimal comma, which is an error but no name."""
-    return source.number_in(cell.replace(",", ".")) is not None
+def _kind(cell: str) -> str:
+    if cell in _MISSING or cell.lstrip("+-").isdecimal():
+        return "whole" if cell not in _MISSING else ""
+    return "number" if re.fullmatch(_COMMA, cell) or source.number_in(cell) is not None else "text"
 
 
 def _first_lines(path: str) -> list[str]:
     for _, lines in source.lines_of(path):
         if filled := [line for line in lines if line.strip()]:
-            return filled[:50]
+            return filled[:500]
     raise DataError(f"{path}: expected at least one row, found an empty file")
 
 
-def _cells(line: str, delimiter: str) -> list[str]:
-    if delimiter == " " and '"' not in line:
-        return line.split()
+def _rows_of(lines: list[str], delimiter: str) -> list[list[str]]:
+    """Return the cells of the first 50 rows; those in quotes may have several lines."""
+    ended = (f"{' '.join(line.split()) if delimiter == ' ' else line}\n" for line in lines)
     try:
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])]
+        rows = [*islice(csv.reader(ended, delimiter=delimiter, skipinitialspace=True), 51)]
     except csv.Error:  # a cell of more than 131,072 characters: no cells
-        return [line]
+        return [[line] for line in lines]
+    complete = rows[:-1] if len(rows) > 1 and (len(rows) > 50 or len(lines) == 500) else rows
+    return [[cell.strip() for cell in row] for row in complete]
 
 
-def _sniff(lines: list[str]) -> str:
-    """Return the delimiter that splits the lines into equally many cells, most of them numbers."""
+def _sniff(lines: list[str], delimiter: str | None, decimal: str | None) -> tuple[str, bool, list[list[str]]]:
+    """Return a delimiter, whether decimals have commas, and the rows: equally many cells, most of them numbers."""
 
-    def score(delimiter: str) -> tuple[float, int]:
-        rows = [_cells(line, delimiter) for line in lines]
+    def score(dialect: tuple[str, bool]) -> tuple[float, int]:
+        rows = _rows_of(lines, dialect[0])
         widths = {len(row) for row in rows}
         body = [cell for row in rows[1:] or rows for cell in row]
         if max(widths) < 2:
             return -1.0, 0
-        return sum(source.number_in(cell) is not None for cell in body) / len(body), -len(widths)
+        numbers = sum(",."[dialect[1]] not in cell and _kind(cell) in ("whole", "number") for cell in body)
+        return numbers / len(body), -len(widths)
 
-    return max((",", ";", "\t", " "), key=score)
+    commas = (False, True) if decimal is None else (decimal == ",",)
+    separator, comma = max(((one, comma) for one in delimiter or ",;\t| " for comma in commas), key=score)
+    rows = _rows_of(lines, separator)
+    thousands = all(re.fullmatch(_THOUSANDS, cell) for row in rows for cell in row if re.fullmatch(_COMMA, cell))
+    return separator, comma and not (thousands and decimal is None), rows
+
+
+def _has_header(first: list[str], body: list[list[str]]) -> tuple[bool, bool]:
+    """Return whether line 1 names the columns, as it differs from the lines below, and whether that is sure."""
+    kinds, places = [*map(_kind, first)], range(len(first))
+    below = [{row[place] for row in body if len(row) > place} for place in places]
+    differ = {kinds[place] for place in places if below[place] and kinds[place] not in map(_kind, below[place])}
+    again = any(kinds[place] == "text" and first[place] in below[place] for place in places)
+    if "number" in kinds or "whole" not in kinds:
+        named = "number" not in kinds and ("text" in differ or not again)
+        return named, named or "number" in kinds
+    if "text" in differ and len(body) > 1:
+        return True, False
+    steps = {*np.diff([int(cell) for cell in first if _kind(cell) == "whole"]).tolist()}
+    rises = not again and len(steps) == 1 and min(steps) > 0  # as positions and years do
+    return rises and "whole" in differ and kinds.count("whole") > 2, not (rises or "whole" in differ)
 
 
 # ---------------------------------------------------------------- Parquet
@@ -522,7 +573,7 @@ def _sniff(lines: list[str]) -> str:
 def read_parquet(path: str, **options: Any) -> source.Source:
     """Open a Parquet file, or a folder of files in natural order of their names (without hidden ones and `_…`).
 
-    Index columns of pandas (`__index_level_0__`) are left out. `options` are those of `choose`.
+    Columns of an index, by the metadata of pandas or their names, are the last ones. `options` are those of `choose`.
     """
     files, n_rows, schema = _files(path), 0, None
     for name in files:
@@ -538,8 +589,10 @@ def read_parquet(path: str, **options: Any) -> source.Source:
                     "memory; write it with smaller row groups, or with dictionaries"
                 )
     assert schema is not None
-    names = [field.name for field in schema if not _PANDAS_INDEX.fullmatch(field.name)]
-    columns = choose(path, names, **options)
+    with _reading_arrow(path):
+        index = {name for name in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(name, str)}
+    names = sorted(schema.names, key=lambda name: name in index or _INDEX.fullmatch(name) is not None)
+    columns = choose(path, names, index=index, **options)
     dtype = np.dtype(np.float64)
     if not columns.encode:
         _refuse_text(path, columns, [place for place in columns.features if _is_text(schema.field(names[place]).type)])
@@ -547,8 +600,11 @@ def read_parquet(path: str, **options: Any) -> source.Source:
     dtype = dtype if columns.skipped is None else np.result_type(dtype, np.float32)
     if columns.target is not None:
         _dtype(files[0], schema.field(names[columns.target]), text=True)
-    if columns.id is not None and _dtype(files[0], schema.field(names[columns.id]), text=True).kind not in "iuU":
-        raise DataError(f"{path}: column {names[columns.id]!r}: expected whole numbers or text as ids")
+    kind, types = schema.field(names[columns.id or 0]).type, _arrow("pyarrow.types")
+    if columns.id is not None and not (_is_text(kind) or types.is_integer(kind) or types.is_temporal(kind)):
+        raise DataError(
+            f"{path}: column {names[columns.id]!r}: expected whole numbers, text or times as ids, found {kind}"
+        )
     order, step = [names[place] for place in columns.read], source.block_rows(columns.width * dtype.itemsize)
     texts = [field.name for field in schema if field.name in order and _is_text(field.type)]
 
@@ -569,8 +625,8 @@ def read_parquet(path: str, **options: Any) -> source.Source:
 
 def _files(path: str) -> tuple[str, ...]:
     if not os.path.isdir(path):
-        if source.is_gzip(path):
-            raise DataError(f"{path}: expected Parquet without gzip, as it is read in pieces; decompress it (gunzip)")
+        if kind := source.compression_of(path):
+            raise DataError(f"{path}: expected Parquet without {kind}, as it is read in pieces; decompress it")
         return (path,)
     names = sorted((name for name in os.listdir(path) if not name.startswith((".", "_"))), key=source.natural)
     for name in names:
