@@ -11,7 +11,7 @@ import click
 
 from bigkernel.cli.data import describe
 from bigkernel.cli.options import bad_rows_option, json_option, overwrite_option, say, text_options
-from bigkernel.data.readers import FORMATS, learn_encoding, open_source
+from bigkernel.data.readers import FORMATS, Source, learn_encoding, open_source
 from bigkernel.errors import ConfigError
 from bigkernel.monitor.terminal.figures import show
 
@@ -145,17 +145,11 @@ def ingest(
     ambiguous = bool(made.info.classes) or figures.get("labels_are") == "whole numbers"
     if labels_are == "auto" and ambiguous and not as_json and str not in set(map(type, made.info.classes)):
         figures["labels_are"] += f" (change it by --labels-are {other})"
-    notes = list(dict.fromkeys(note for source in opened for note in source.notes))
-    if len(made.info.classes) == 1 or (len({*figures.get("labels", {}).values()}) == 1 and not made.info.classes):
-        notes.append("all rows have one label; --target (--y) names another column")
-    if as_json:
-        figures["notes"] = notes
+    notes = _notes(opened, made, figures)
+    figures |= {"notes": notes} if as_json else {}
     show({**figures, "seconds": time.perf_counter() - start}, as_json=as_json, title=corpus)
     if not as_json:
-        if unlabelled := figures.get("unlabelled"):
-            say(f"{unlabelled:,} rows without a label: unlabelled")
-        say("\n".join(notes))
-        _say_notes(made, check)
+        _say_notes(made, check, notes)
 
 
 def _encoding(sources: tuple[str, ...], encode_as: str | None, reading: dict[str, Any]) -> TableEncoding:
@@ -167,11 +161,24 @@ def _encoding(sources: tuple[str, ...], encode_as: str | None, reading: dict[str
     return encoding_at(encode_as)
 
 
-def _say_notes(made: Corpus, check: IdCheck) -> None:
+def _notes(opened: list[Source], made: Corpus, figures: dict[str, Any]) -> list[str]:
+    """Return what was chosen in reading, and what labels lack."""
+    notes = list(dict.fromkeys(note for source in opened for note in source.notes))
+    labels = made.info.classes or {*figures.get("labels", {}).values()}
+    if len(labels) == 1:
+        notes.append("all rows have one label; --target (--y) names another column")
+    if unlabelled := figures.get("unlabelled"):
+        notes.append(f"{unlabelled:,} rows without a label: unlabelled")
+    return notes
+
+
+def _say_notes(made: Corpus, check: IdCheck, notes: list[str]) -> None:
     """Say what may be wrong with the labels and ids of a corpus and those split off it."""
     from bigkernel.data.ingest import MOST_IDS
     from bigkernel.data.labels import looks_missing
 
+    for note in notes:
+        say(note)
     for label in filter(looks_missing, made.info.classes):
         say(f"class {label!r} looks like a missing label; for rows without a label, write -1 or leave the cell empty")
     if "id" in made.columns:

@@ -246,6 +246,7 @@ class Pieces(io.RawIOBase):
         return self._done
 
     def readinto(self, buffer: Any) -> int:
+        """Fill a buffer from the pieces."""
         self._held = self._held or next(self._pieces, b"")
         size = min(len(buffer), len(self._held))
         buffer[:size], self._held = self._held[:size], self._held[size:]
