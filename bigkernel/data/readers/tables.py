@@ -321,7 +321,8 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
     kinds = dict.fromkeys(order, pa.string())
     numeric = {*columns.features} - columns.texts  # with `skipped` invalid cells of text become missing ones
     kinds |= {names[column]: pa.bool_() if column in columns.flags else pa.float64() for column in numeric}
-    size = max(source.READ_BYTES, 8 * max(map(len, _first_lines(path))))
+    lines = _first_lines(path)
+    size, quoted = max(source.READ_BYTES, 8 * max(map(len, lines))), any('"' in line for line in lines)
 
     def blocks() -> Iterator[source.Block]:
         start, named, omitted = 0, False, list[int]()  # omitted: rows of other cells, from `start` on
@@ -340,7 +341,7 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
             reader = csv_of.open_csv(
                 pa.PythonFile(handle, mode="r"),
                 csv_of.ReadOptions(**reading, skip_rows_after_names=int(header)),
-                csv_of.ParseOptions(delimiter=delimiter, invalid_row_handler=skip_line, newlines_in_values=True),
+                csv_of.ParseOptions(delimiter=delimiter, invalid_row_handler=skip_line, newlines_in_values=quoted),
                 csv_of.ConvertOptions(column_types=kinds, decimal_point=".,"[comma], include_columns=order, **_CELLS),
             )
             for batch in (batch.select(order) for batch in reader if batch.num_rows):
@@ -432,7 +433,9 @@ def _reading_arrow(path: str, names: Sequence[str] = (), first: int = 1) -> Iter
         raise
     except (_arrow().ArrowException, OSError, ValueError) as error:
         reason = str(error).strip().rstrip(".")
-        reason = re.sub("straddling object.*", "a row is longer than 256 kB, or a quote is not closed", reason)
+        reason = re.sub(
+            "(straddling|CSV parser got).*", "a row is longer than 256 kB, or a quote lacks its end", reason
+        )
         reason = re.sub(r"CSV column #(\d+)", lambda match: f"column {names[int(match[1])]!r}", reason)
         reason = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - first} (from 0)", reason)
         raise DataError(f"{path}: cannot be read as a table of numbers: {reason}; {_ADVICE}") from error
