@@ -27,8 +27,8 @@ from bigkernel.data.zarr_arrays import kind_of
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import last_step
-from bigkernel.estimators.checks import require_valid
-from bigkernel.estimators.partitioned import leaf_metric
+from bigkernel.estimators.inputs.checks import require_valid
+from bigkernel.estimators.tables.partitioned import leaf_metric
 from bigkernel.estimators.persistence import load_model
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import KERNELS

@@ -6,7 +6,7 @@ import click
 
 from bigkernel.cli.options import Decorator, Numbers, together, transform_option
 
-# the names of `kernels.functions.KERNELS` and `SCALES`, and `estimators.kernel_basis.CHOICES` and
+# the names of `kernels.functions.KERNELS` and `SCALES`, and `estimators.fit.basis.CHOICES` and
 # `FOURIER`, spelt here so that --help loads none of these
 KERNELS = ("gaussian", "laplacian", "matern", "linear", "polynomial", "sigmoid")
 LANDMARKS = ("uniform", "balanced", "k-means", "balanced-k-means", "rpcholesky")

@@ -78,7 +78,7 @@ def _value(text: str) -> Any:
 def steps(texts: Sequence[str], corpus: Corpus) -> list[tuple[str, Any]]:
     """Return the transforms of the option as named steps of a Pipeline, not fitted."""
     from bigkernel import estimators
-    from bigkernel.estimators.checks import require_valid
+    from bigkernel.estimators.inputs.checks import require_valid
 
     named: dict[str, Any] = {}
     for name, given in map(read, texts):

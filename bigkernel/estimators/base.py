@@ -40,12 +40,12 @@ from bigkernel.engine.grids import Grid, dataset_of, grid_of, is_grid, label_cel
 from bigkernel.engine.rows import DaskSource, NumpySource, Rows, as_rows
 from bigkernel.engine.sweep import choose_executor, sweep
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators import fitting
-from bigkernel.estimators.calibration import plan_calibration, refuse_folds
+from bigkernel.estimators.fit import fit as fitting
+from bigkernel.estimators.fit.calibration import plan_calibration, refuse_folds
 from bigkernel.estimators.callbacks import CallbackSupportMixin, calling_back
-from bigkernel.estimators.checks import chosen_by_folds
+from bigkernel.estimators.inputs.checks import chosen_by_folds
 from bigkernel.estimators.evaluation import FitReport
-from bigkernel.estimators.fit_state import (
+from bigkernel.estimators.fit.state import (
     BlendFit,
     Columns,
     ExactFit,
@@ -61,7 +61,7 @@ from bigkernel.estimators.fit_state import (
     Report,
     Training,
 )
-from bigkernel.estimators.inputs import (
+from bigkernel.estimators.inputs.read import (
     class_targets,
     grid_targets,
     input_rows,
@@ -76,7 +76,7 @@ from bigkernel.estimators.inputs import (
     require_numbers,
     validated_weight,
 )
-from bigkernel.estimators.kernel_basis import (
+from bigkernel.estimators.fit.basis import (
     DEFAULT_LANDMARKS,
     BasisChoice,
     RowChoice,
@@ -84,7 +84,7 @@ from bigkernel.estimators.kernel_basis import (
     is_precomputed,
     of_kernel,
 )
-from bigkernel.estimators.method import Method
+from bigkernel.estimators.fit.method import Method
 from bigkernel.events.job import job
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap

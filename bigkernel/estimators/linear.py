@@ -14,8 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array
 from bigkernel.estimators.base import Regressor, set_parameters
-from bigkernel.estimators.checks import PENALTIES, penalty_of
-from bigkernel.estimators.fit_state import (
+from bigkernel.estimators.inputs.checks import PENALTIES, penalty_of
+from bigkernel.estimators.fit.state import (
     AnyTargets,
     Columns,
     Fitted,
@@ -25,9 +25,9 @@ from bigkernel.estimators.fit_state import (
     RowBasis,
     Solution,
 )
-from bigkernel.estimators.kernel_basis import RowChoice
-from bigkernel.estimators.method import Method
-from bigkernel.estimators.precision import r_factor_of
+from bigkernel.estimators.fit.basis import RowChoice
+from bigkernel.estimators.fit.method import Method
+from bigkernel.estimators.fit.precision import r_factor_of
 from bigkernel.solvers.linear import linear_fit, linear_ridge_of
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics

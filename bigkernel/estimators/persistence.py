@@ -22,10 +22,10 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel import estimators
 from bigkernel.data.visible import log_of
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError
-from bigkernel.estimators import fit_state
+from bigkernel.estimators.fit import state as fit_state
 from bigkernel.estimators.base import last_step, restore
-from bigkernel.estimators.kernel_basis import FourierBasis, LandmarkBasis, require_frequencies
-from bigkernel.estimators.labelled_rows import LabelledRowsClassifier
+from bigkernel.estimators.fit.basis import FourierBasis, LandmarkBasis, require_frequencies
+from bigkernel.estimators.adaptation.labelled_rows import LabelledRowsClassifier
 from bigkernel.kernels.functions import SCALES, Gaussian, Matern
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, unpack, write
 from bigkernel.models.predictor import Predictor, require_blend

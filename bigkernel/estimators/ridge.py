@@ -25,12 +25,12 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import keeping_blocks, plan_sweep
 from bigkernel.errors import AccuracyWarning, ConfigError, PlanTooLargeError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
-from bigkernel.estimators.calibration import PROBABILITY
-from bigkernel.estimators.cg_problem import CGProblem, StoppingRule, planned_sample
-from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, PENALTIES, RULES, finite, penalty_of
-from bigkernel.estimators.conjugate_gradients import fit_by_cg
-from bigkernel.estimators.deviations import spread_of
-from bigkernel.estimators.fit_state import (
+from bigkernel.estimators.fit.calibration import PROBABILITY
+from bigkernel.estimators.fit.cg_problem import CGProblem, StoppingRule, planned_sample
+from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, PENALTIES, RULES, finite, penalty_of
+from bigkernel.estimators.fit.conjugate_gradients import fit_by_cg
+from bigkernel.estimators.fit.deviations import spread_of
+from bigkernel.estimators.fit.state import (
     Columns,
     ExactFit,
     ExactProblem,
@@ -44,13 +44,13 @@ from bigkernel.estimators.fit_state import (
     Solved,
     Training,
 )
-from bigkernel.estimators.fitting import fit_sums
-from bigkernel.estimators.folds import choose_by_rows
-from bigkernel.estimators.inputs import CLASS_WEIGHT
-from bigkernel.estimators.kernel_basis import BasisChoice, RowChoice, of_kernel
-from bigkernel.estimators.leverage import check_leverage, warn_of_leverage
-from bigkernel.estimators.method import Method
-from bigkernel.estimators.precision import rounding_estimate, solve_r_factor
+from bigkernel.estimators.fit.fit import fit_sums
+from bigkernel.estimators.fit.folds import choose_by_rows
+from bigkernel.estimators.inputs.read import CLASS_WEIGHT
+from bigkernel.estimators.fit.basis import BasisChoice, RowChoice, of_kernel
+from bigkernel.estimators.fit.leverage import check_leverage, warn_of_leverage
+from bigkernel.estimators.fit.method import Method
+from bigkernel.estimators.fit.precision import rounding_estimate, solve_r_factor
 from bigkernel.events.job import Note, emit
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.kept_blocks import KeptMap
@@ -362,7 +362,7 @@ class KernelRidge(Regressor, LandmarkEstimator):
     landmarks : str or array (m, d)
         The landmarks, or how they are chosen among the rows: "uniform"; "balanced", the same number of every domain;
         centres of "k-means", or "balanced-k-means"; "rpcholesky", by randomly pivoted Cholesky (see
-        `bigkernel.estimators.kernel_basis`). "fourier" and "orthogonal-fourier" use m random Fourier features
+        `bigkernel.estimators.fit.basis`). "fourier" and "orthogonal-fourier" use m random Fourier features
         (`RandomFourier`) instead of landmarks.
     fit_intercept : bool, default True
         Whether to fit an unpenalised intercept b. Without one, predictions of targets far from zero suffer.

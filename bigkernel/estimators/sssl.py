@@ -19,9 +19,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters, some_landmarks_choice
-from bigkernel.estimators.calibration import PROBABILITY
-from bigkernel.estimators.checks import KERNEL_CONSTRAINTS, RULES, one_penalty
-from bigkernel.estimators.fit_state import (
+from bigkernel.estimators.fit.calibration import PROBABILITY
+from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, RULES, one_penalty
+from bigkernel.estimators.fit.state import (
     AnyTargets,
     Columns,
     ExactProblem,
@@ -31,11 +31,11 @@ from bigkernel.estimators.fit_state import (
     Solution,
     SpectralSolution,
 )
-from bigkernel.estimators.folds import Choice, choose_by_rows
-from bigkernel.estimators.graph import GRAPH, Graph, refuse_graph
-from bigkernel.estimators.inputs import CLASS_WEIGHT
-from bigkernel.estimators.kernel_basis import CHOICES, BasisChoice, check_landmarks, of_kernel
-from bigkernel.estimators.method import Method
+from bigkernel.estimators.fit.folds import Choice, choose_by_rows
+from bigkernel.estimators.fit.graph import GRAPH, Graph, refuse_graph
+from bigkernel.estimators.inputs.read import CLASS_WEIGHT
+from bigkernel.estimators.fit.basis import CHOICES, BasisChoice, check_landmarks, of_kernel
+from bigkernel.estimators.fit.method import Method
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import (

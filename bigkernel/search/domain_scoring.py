@@ -26,8 +26,8 @@ from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.importance import fit_ratio
-from bigkernel.estimators.inputs import no_label, plain_labels
+from bigkernel.estimators.adaptation.importance import fit_ratio
+from bigkernel.estimators.inputs.read import no_label, plain_labels
 from bigkernel.search.scoring import OF_DOMAINS
 from bigkernel.statistics.domain_scores import (
     DomainScores,

@@ -1,6 +1,6 @@
 """The evaluation of every candidate on every split, and the fit of the best one.
 
-The order is that of a fit (`estimators.fitting.fit_sums`), for many kernels and folds: kernels whose moments are too
+The order is that of a fit (`estimators.fit.fit.fit_sums`), for many kernels and folds: kernels whose moments are too
 coarse for one of their candidates are swept again in the next precision. Scores that need predictions take one more
 sweep, or several where memory is short.
 Shapes: p columns of the solutions, k candidates, c targets, K kernels, F folds.
@@ -18,7 +18,7 @@ from bigkernel.config import settings
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import PlanTooLargeError
 from bigkernel.estimators.base import restore
-from bigkernel.estimators.fit_state import Training
+from bigkernel.estimators.fit.state import Training
 from bigkernel.estimators.ridge import fit_by_cg_with_fallback
 from bigkernel.events.job import Note, emit
 from bigkernel.search.conjugate_gradients import by_ridge

@@ -27,10 +27,10 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor, plan_sweep
 from bigkernel.errors import DataError, PlanTooLargeError
 from bigkernel.estimators.base import RowsEstimator
-from bigkernel.estimators.fit_state import GRAPH_SUMS, Columns, Inputs, Problem
-from bigkernel.estimators.kernel_basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
-from bigkernel.estimators.method import Method
-from bigkernel.estimators.precision import (
+from bigkernel.estimators.fit.state import GRAPH_SUMS, Columns, Inputs, Problem
+from bigkernel.estimators.fit.basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
+from bigkernel.estimators.fit.method import Method
+from bigkernel.estimators.fit.precision import (
     Coefficients,
     Finer,
     next_precision,

@@ -14,7 +14,7 @@ import numpy as np
 from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, Ridge, SSSLClassifier
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import as_rows
-from bigkernel.estimators.kernel_basis import choose
+from bigkernel.estimators.fit.basis import choose
 from pipelines.shared.experiments import digit_pair, timed
 
 Predict = Callable[[Array], Array]

@@ -10,7 +10,7 @@ from sklearn.base import clone
 import bigkernel as bk
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import AccuracyWarning, ConfigError, DataError, PenaltyWarning, RankDeficiencyWarning
-from bigkernel.estimators import folds
+from bigkernel.estimators.fit import folds
 from bigkernel.solvers.gcv import left_out
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
 from bigkernel.streaming.chunk import Chunk

@@ -73,7 +73,7 @@ def test_the_preconditioner_and_all_sweeps_are_reported_and_the_tolerance_reache
 
 
 def test_progress_of_the_normal_matrix_is_reported(monkeypatch):
-    monkeypatch.setattr("bigkernel.estimators.cg_problem._REPORT_SECONDS", -1.0)
+    monkeypatch.setattr("bigkernel.estimators.fit.cg_problem._REPORT_SECONDS", -1.0)
     events = []
     with observe(
         lambda event: events.append((event.what, event.done, event.total)) if isinstance(event, Step) else None

@@ -20,8 +20,8 @@ from sklearn.metrics import pairwise_distances_argmin_min
 import bigkernel as bk
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, PlanTooLargeError, RankDeficiencyWarning
-from bigkernel.estimators import kernel_basis
-from bigkernel.estimators.kernel_basis import CHOICES, choose, sample_size
+from bigkernel.estimators.fit import basis as kernel_basis
+from bigkernel.estimators.fit.basis import CHOICES, choose, sample_size
 from bigkernel.kernels import landmarks
 from bigkernel.kernels.landmarks import rp_cholesky
 

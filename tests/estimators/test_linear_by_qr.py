@@ -8,7 +8,7 @@ from rounding import catch_warnings_of, precise_ridge
 
 import bigkernel as bk
 from bigkernel.errors import AccuracyWarning
-from bigkernel.estimators import precision
+from bigkernel.estimators.fit import precision
 
 rng = np.random.default_rng(5)
 N, D = 120, 4

@@ -13,7 +13,8 @@ from sklearn.base import clone
 
 import bigkernel
 from bigkernel import Gaussian, KernelRidge
-from bigkernel.estimators import fitting, persistence
+from bigkernel.estimators import persistence
+from bigkernel.estimators.fit import fit as fitting
 
 DESIGN = Path(bigkernel.__file__).with_name("DESIGN.md").read_text()
 rng = np.random.default_rng(8)

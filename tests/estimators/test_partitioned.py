@@ -37,8 +37,8 @@ from bigkernel import (
 )
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError, RankDeficiencyWarning, ResumeMismatchError
-from bigkernel.estimators.leaf_fits import LeafFits
-from bigkernel.estimators.partitioned import grow
+from bigkernel.estimators.tables.leaf_fits import LeafFits
+from bigkernel.estimators.tables.partitioned import grow
 from bigkernel.statistics.moments import MomentStatistic
 
 RIDGE = KernelRidge(n_landmarks=30, alpha="cv", random_state=0)

@@ -19,7 +19,7 @@ from bigkernel.config import settings
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError
-from bigkernel.estimators import folds, method
+from bigkernel.estimators.fit import folds, method
 from bigkernel.estimators.evaluation import evaluate
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.logistic import fit_softmax

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 import bigkernel
 from bigkernel import estimators
-from bigkernel.estimators.fit_state import BlendFit, ExactFit, IterativeFit, MomentFit
+from bigkernel.estimators.fit.state import BlendFit, ExactFit, IterativeFit, MomentFit
 
 rng = np.random.default_rng(5)
 N, D = 60, 4

@@ -170,7 +170,7 @@ def test_no_partition_of_a_dask_frame_is_loaded_by_transform(table):
 
 
 def test_a_fit_to_a_large_dask_frame_learns_from_a_sample(monkeypatch):
-    monkeypatch.setattr("bigkernel.estimators.table_encoder.SAMPLE_ROWS", 20)
+    monkeypatch.setattr("bigkernel.estimators.tables.table_encoder.SAMPLE_ROWS", 20)
     x = np.arange(1000.0)
     encoder = TableEncoder().fit(dd.from_pandas(pd.DataFrame({"x": x}), npartitions=10))
     assert encoder.columns_[0].median == np.median(x[::50])

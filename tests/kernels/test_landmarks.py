@@ -82,7 +82,7 @@ def test_a_factor_in_float32_explains_as_much(count):
     assert oracle.trace_error(Gaussian(50.0)(X), wide) < 1e-5
 
 
-# m² bytes where there are two rows a landmark; see `bigkernel.estimators.kernel_basis`
+# m² bytes where there are two rows a landmark; see `bigkernel.estimators.fit.basis`
 @pytest.mark.parametrize(("dtype", "per_square"), [(np.float64, 16), (np.float32, 8)])
 def test_a_draw_holds_no_more_than_its_matrix(dtype, per_square, monkeypatch):
     for name, value in {"_STRIP_ROWS": 256, "_MOST": 64}.items():

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 import bigkernel as bk
 from bigkernel.engine.context import executing
 from bigkernel.errors import DataError, ResumeMismatchError
-from bigkernel.estimators.kernel_basis import BasisChoice
+from bigkernel.estimators.fit.basis import BasisChoice
 from bigkernel.events.job import SegmentDone, SweepStarted, observe
 
 rng = np.random.default_rng(168)

@@ -10,8 +10,8 @@ from rounding import TABLES, N, distance, least_squares
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, SweepSearchCV, executing
 from bigkernel.errors import AccuracyWarning, BestAtEdgeWarning, PlanTooLargeError, RankDeficiencyWarning
-from bigkernel.estimators import precision
-from bigkernel.estimators.precision import probed_sweep
+from bigkernel.estimators.fit import precision
+from bigkernel.estimators.fit.precision import probed_sweep
 from bigkernel.events.job import Note, observe
 from bigkernel.search import sweeps
 from bigkernel.solvers.residuals import ENOUGH, PROMISE

@@ -18,7 +18,7 @@ from traced import traced
 from bigkernel import Gaussian, KernelRidge, Laplacian
 from bigkernel.engine.prediction_store import PredictionWriter, create
 from bigkernel.errors import ConfigError, RankDeficiencyWarning
-from bigkernel.estimators import deviations
+from bigkernel.estimators.fit import deviations
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.posterior import exact_posterior, nystrom_posterior
 from bigkernel.solvers.ridge import factorize

@@ -1,0 +1,201 @@
+"""A fit: its columns, their sums, a small solve, its error, and again in the next precision where that is too large.
+
+`fit_sums` is the whole of a fit from sums. A search goes the same way for many candidates and folds
+(`search.judging`). `add_rows`, `solve_again` and `fit_columns` continue a fit from the sums it keeps. Shapes: p
+columns, c targets.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bigkernel.arrays import Array
+from bigkernel.errors import PlanTooLargeError
+from bigkernel.estimators.fit.calibration import calibrate
+from bigkernel.estimators.inputs.checks import finite, solving
+from bigkernel.estimators.fit.state import (
+    Columns,
+    ExactFit,
+    ExactProblem,
+    Fit,
+    MomentFit,
+    Problem,
+    R,
+    Report,
+    S,
+    Solved,
+    Training,
+)
+from bigkernel.estimators.fit.folds import choose_by_folds
+from bigkernel.estimators.inputs.read import read_exact
+from bigkernel.estimators.fit.basis import BasisChoice, LandmarkBasis, RowChoice
+from bigkernel.estimators.fit.method import (
+    Method,
+    coefficients_of,
+    estimate_error,
+    record,
+    report_solve,
+    skipped,
+    solve,
+    sum_up,
+)
+from bigkernel.estimators.fit.precision import exact_errors, factor, next_precision, of_columns, whitened, worth_factoring
+from bigkernel.events.job import Note, emit, spent
+from bigkernel.solvers.residuals import SolveDiagnostics
+from bigkernel.solvers.whitening import Whitening
+
+
+def fit(method: Method[R, S], columns: BasisChoice | RowChoice, data: Training) -> Fit:
+    """Fit a method to rows."""
+    # without a number of landmarks every row is one: an n×n matrix, and no sweep
+    if columns.exact:
+        assert isinstance(columns, BasisChoice)
+        return fit_exact(method, columns, data)
+    # landmarks are drawn, or features, before the first sweep
+    basis = columns.choose(data.rows)
+    # steps that sum products with vectors, where m×m sums would cost more
+    iterated = method.iterate(data, columns, basis)
+    return iterated or fit_sums(method, data, basis, choose=columns.dtype == "auto")
+
+
+def fit_sums(
+    method: Method[R, S], data: Training, basis: Columns, *, choose: bool, problem: Problem | None = None
+) -> Fit:
+    """Fit from sums of the rows: those of `problem`, if they are precise enough, else of sweeps.
+
+    `choose`: the dtype of blocks may be chosen.
+    """
+    notes: list[str] = []
+    # G = BᵀB and C = BᵀY of all rows, and T with TᵀKT = I, K the core of the landmarks
+    sums = sum_in_precision(method, data, basis, choose=choose, problem=problem)
+    while True:
+        # α and what else folds choose, from sums without each of them
+        chosen, unresolved = choose_on_folds(method, sums.problem)
+        # (TᵀGT + αI)u = TᵀC, W = Tu, and how far rounding moves the predictions
+        solved = solve(chosen, sums.problem, sums.whitening, sums.diagnostics)
+        unresolved |= method.leaves_unresolved(solved.solution)
+        # the same in the next precision, as long as there is one and they would be off
+        errors = solved.diagnostics.errors if method.probed else None
+        finer = next_precision(sums.problem.basis, errors, choose=choose, unresolved=unresolved)
+        if finer is None:
+            break
+        try:
+            emit(Note(f"{method.name}: {finer}"))
+            sums = sum_in_precision(method, data, finer.basis, choose=choose)
+            notes.append(str(finer))
+        except PlanTooLargeError as error:
+            solved.diagnostics.notes.append(f"{finer.reason}, and {finer.remedy} does not fit in memory: {error}")
+            break
+    # R with RᵀR = [B, Y]ᵀ[B, Y], where squares lose too much
+    solved, report = refit_by_qr(method, data, solved, sums.report, notes)
+    # what the method does with a first solution, such as rounds of pseudo-labels, and the warnings of its solve
+    fit = method.finish(solved, data, {**report, "swept_again": notes} if report else {})
+    # probabilities, from values of f at rows that were held out
+    return calibrate(method, fit, data)
+
+
+class Summed(NamedTuple):
+    """Sums of the rows, the whitening of their columns with its diagnostics, and the report of their sweep."""
+
+    problem: Problem
+    whitening: Whitening
+    diagnostics: SolveDiagnostics
+    report: Report
+
+
+def sum_in_precision(
+    method: Method[R, S], data: Training, basis: Columns, *, choose: bool, problem: Problem | None = None
+) -> Summed:
+    """Sum up the rows, unless `problem` has sums, in float64 if a float32 core would lose landmarks."""
+    choose = choose and method.whitens and problem is None
+    basis, whitening, diagnostics = whitened(method.whiten, basis, choose=choose)
+    if problem is not None:
+        return Summed(problem, whitening, diagnostics, {})
+    problem, report = sum_up(method, data, basis, whitening if method.probed else None)
+    return Summed(problem, whitening, diagnostics, report)
+
+
+def choose_on_folds(method: Method[R, S], problem: Problem) -> tuple[Method[R, S], bool]:
+    """Return the method with what folds choose, and whether rounding hides a better choice."""
+    if not method.by_folds:
+        return method, False
+    with spent("solve"), solving(method):
+        choice = choose_by_folds(method, problem)
+    return method.with_choice(choice), choice.unresolved
+
+
+def refit_by_qr(
+    method: Method[R, S], data: Training, solved: Solved[R, S], report: Report, notes: list[str]
+) -> tuple[Solved[R, S], Report]:
+    """Solve from the R factor of the rows, where moments lose too much and it fits; else return what is given."""
+    basis = solved.problem.basis
+    if not method.uses_qr or not worth_factoring(solved.diagnostics.errors, basis.width + data.labels.width):
+        return solved, report
+    factored = factor(method.name, solved.problem, data, solved.diagnostics, notes)
+    if factored is None:
+        return solved, report
+    problem, report = factored
+    diagnostics = SolveDiagnostics()
+    method = method.resolved(solved.solution) if method.by_folds else method
+    return solve(method, problem, method.whiten(problem.basis, diagnostics), diagnostics), report
+
+
+# -- continuing a fit --------------------------------------------------------------------------------------------------
+
+
+def add_rows(method: Method[R, S], before: MomentFit, data: Training) -> MomentFit:
+    """Fit to more rows, on the columns of a fit."""
+    whitening = method.whiten(before.basis) if "E" in before.statistics else None
+    more, report = sum_up(method, data, before.basis, whitening)
+    return record(method, solve(method, before.joined(more)), report, before.skipped_rows + skipped(report))
+
+
+def solve_again(method: Method[R, S], before: MomentFit) -> MomentFit:
+    """Solve again from the sums of a fit, with other parameters."""
+    return record(method, solve(method, before), before.sweep, before.skipped_rows, before.rounds)
+
+
+def fit_columns(method: Method[R, S], before: MomentFit, columns: Array) -> MomentFit:
+    """Fit on some of the landmarks of a fit, at positions (k,), from its sums."""
+
+    def select(problem: Problem) -> Problem:
+        return of_columns(problem, columns)
+
+    solved = solve(method, select(before))
+    if before.r_factor is None:  # a solve from an R factor estimates its own error
+        whitening = method.whiten(before.basis)
+        solved.diagnostics.errors = estimate_error(method, before, whitening, solved.solution, select)
+    return record(method, solved, before.sweep, before.skipped_rows)
+
+
+# -- the exact form ----------------------------------------------------------------------------------------------------
+
+
+def fit_exact(method: Method[R, S], columns: BasisChoice, data: Training) -> Fit:
+    """Fit from the n×n kernel matrix of rows in memory."""
+    exact = read_exact(method.name, data.rows, None if method.semi_supervised else data.labels)
+    targets = method.exact_targets(exact, data.targets)
+    kernel, K = exact.gram(columns.kernel)
+    basis, folds = LandmarkBasis(kernel, exact.X, "float64"), exact.folds() if method.by_folds else None
+    problem = ExactProblem(data.inputs, basis, K, targets, exact.weight, folds)
+    diagnostics = SolveDiagnostics()
+    with solving(method):
+        solution = finite(method, method.solve_exact(problem, diagnostics))
+        again = method.resolved(solution)
+        diagnostics.errors = exact_errors(
+            problem,
+            coefficients_of(solution),
+            lambda other: coefficients_of(again.solve_exact(other, SolveDiagnostics())),
+            solution.alpha,
+            left_out="eigen" in diagnostics.ratios,
+            up_to_rotation=method.rotates,
+        )
+    fit = ExactFit(
+        inputs=data.inputs,
+        basis=problem.basis,
+        solution=solution,
+        diagnostics=report_solve(method, problem, solution, diagnostics),
+        skipped_rows=exact.skipped,
+        weight=exact.weight,
+    )
+    return calibrate(method, fit, data)

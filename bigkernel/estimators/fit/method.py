@@ -1,0 +1,379 @@
+"""A method: what is summed up, and how sums are solved; and the sweep and the solve that all methods share.
+
+A method is a frozen value (`Method`). `sum_up` sweeps the rows for its sums, `solve` takes coefficients from them and
+estimates their error, `record` makes a fit of both. `estimators.fit.fit` puts them in order; searches, calibration and
+rounds of pseudo-labels call them too. Shapes: p columns, c targets, g groups of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Generic, Self, cast
+
+import numpy as np
+
+from bigkernel.arrays import Array
+from bigkernel.engine.sweep import plan_sweep
+from bigkernel.errors import ConfigError
+from bigkernel.estimators.inputs.checks import chosen_by_folds, finite, require_some, solving
+from bigkernel.estimators.fit.state import (
+    AnyTargets,
+    Columns,
+    ExactProblem,
+    Fit,
+    MomentFit,
+    Problem,
+    R,
+    Report,
+    RowBasis,
+    S,
+    Solution,
+    Solved,
+    Training,
+)
+from bigkernel.estimators.fit.folds import Choice, keep_folds, with_folds
+from bigkernel.estimators.fit.graph import NO_GRAPH, Graph
+from bigkernel.estimators.inputs.read import ExactRows
+from bigkernel.estimators.fit.basis import BasisChoice, RowChoice, of_kernel
+from bigkernel.estimators.fit.precision import (
+    Alpha,
+    Coefficients,
+    is_probed,
+    perturbed_errors,
+    probed_sweep,
+    rounding_note,
+    with_probe,
+)
+from bigkernel.events.job import spent
+from bigkernel.kernels.feature_maps import FeatureMap
+from bigkernel.kernels.kept_blocks import KeptMap
+from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
+from bigkernel.solvers.residuals import Errors, SolveDiagnostics
+from bigkernel.solvers.whitening import Whitening
+from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
+from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
+from bigkernel.streaming.plan import Plan
+
+ExactTargets = tuple[Array, Array | Cells]  # of an exact fit: see `Method.exact_targets`
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Method(Generic[R, S]):
+    """What one method sums up, and how it solves.
+
+    Attributes
+    ----------
+    name : of the estimator, for messages
+    alpha : its penalty, or the rule that chooses it
+    probability : whether probabilities are calibrated on folds
+    graph : of all rows, whose weight is 0 where a method has none
+    unlabelled : "keep" where rows without a label (−1, NaN) shape the model, "drop" where they are left out
+    has_formula : whether the error of a solution has a formula; otherwise sums are perturbed (`estimate_error`)
+    rotates : whether its columns are used together, up to a rotation
+    whitens : whether its columns are whitened to solve, and not only to probe rounding
+    probed : whether vectors in the sweep probe the rounding of the sums
+    uses_qr : whether the rows are factored by QR where moments lose too much
+    """
+
+    name: str
+    alpha: Alpha = 0.0
+    probability: bool = False
+    graph: Graph = NO_GRAPH
+    solution_type: ClassVar[type[Solution]] = Solution
+    unlabelled: ClassVar[str] = "drop"
+    semi_supervised: ClassVar[bool] = False
+    has_formula: ClassVar[bool] = False
+    rotates: ClassVar[bool] = False
+
+    @property
+    def by_folds(self) -> bool:
+        """Whether the penalty is chosen on folds."""
+        return chosen_by_folds(self.alpha)
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether the sums of folds are kept beside those of all rows."""
+        return self.probability or self.by_folds
+
+    @property
+    def whitens(self) -> bool:
+        return True
+
+    @property
+    def probed(self) -> bool:
+        return True
+
+    @property
+    def uses_qr(self) -> bool:
+        return False
+
+    def check_settings(self, columns: BasisChoice) -> None:
+        """Raise `ConfigError` for parameters that do not work with these columns."""
+
+    # -- from rows to sums ---------------------------------------------------------------------------------------------
+
+    def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
+        """Return the statistic of the sweep, which sums by domain and class where rows have domains."""
+        if isinstance(targets, Cells):
+            return CellMomentStatistic(basis.centred(), targets, sums=basis.sum_dtype)
+        assert isinstance(targets, Targets)
+        return MomentStatistic(basis.centred(), targets, self.unlabelled, sums=basis.sum_dtype)
+
+    def check(self, problem: Problem, rows: str) -> Problem:
+        """Validate the sums of the named rows, and add what the method keeps beside them."""
+        del rows
+        return problem
+
+    # -- from sums to coefficients -------------------------------------------------------------------------------------
+
+    def whiten(self, basis: Columns, diagnostics: SolveDiagnostics | None = None) -> Whitening:
+        """Return the whitening of the columns, without a warning."""
+        if isinstance(basis, RowBasis):
+            return Whitening(basis.width, basis.width)
+        columns = of_kernel(basis)
+        if self.whitens:
+            return columns.whitening(diagnostics=diagnostics or SolveDiagnostics())
+        return replace(columns, dtype="float64").whitening(diagnostics=SolveDiagnostics())
+
+    def reduce(self, problem: Problem, whitening: Whitening) -> R:
+        """Return the data that all solves of a problem share, from its sums and the whitening of its columns."""
+        del problem
+        return cast(R, whitening)
+
+    def solve(self, problem: Problem, reduced: R, diagnostics: SolveDiagnostics) -> S:
+        """Return the solution from sums and the result of `reduce`."""
+        raise TypeError(self.name)
+
+    def leaves_unresolved(self, solution: S) -> bool:
+        """Return whether rounding leaves directions of this solution unresolved that float64 might resolve."""
+        del solution
+        return False
+
+    def resolved(self, solution: S) -> Self:
+        """Return the method with the parameters that a solution chose."""
+        return replace(self, alpha=solution.alpha) if isinstance(self.alpha, str) else self
+
+    def with_choice(self, choice: Choice) -> Self:
+        """Return the method with what folds have chosen."""
+        return replace(self, alpha=choice.alpha)
+
+    def exact_targets(self, exact: ExactRows, targets: AnyTargets) -> ExactTargets:
+        """Return the targets of an exact fit, validated before its kernel matrix is made."""
+        assert isinstance(targets, Targets)
+        return exact.labels(targets)
+
+    def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> S:
+        """Return the solution from the kernel matrix of all rows."""
+        raise TypeError(self.name)
+
+    # -- from coefficients to predictions ------------------------------------------------------------------------------
+
+    def predicting(self, features: FeatureMap) -> FeatureMap:
+        """Return the part of a feature map that solutions have coefficients of."""
+        return features
+
+    def predicted_from(self, problem: Problem) -> Moments:
+        """Return the moments of the columns that a solution has coefficients of."""
+        return problem.moments
+
+    # -- for searches and calibration ----------------------------------------------------------------------------------
+
+    def solve_settings(self) -> SolveSettings:
+        """Return the parameters that may differ between candidates with the same moments."""
+        raise ConfigError(
+            f"{self.name}: its penalty is not supported by SweepSearchCV; use scikit-learn's GridSearchCV"
+        )
+
+    def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
+        """Return the coordinates in which the method is ridge, from the sums of all rows.
+
+        `whitening` is that of the basis, if known.
+        """
+        raise TypeError(f"{self.name} has no coordinates")
+
+    def classes(self, targets: AnyTargets) -> Targets:
+        """Return which rows are labelled, and how."""
+        assert isinstance(targets, Targets)
+        return targets
+
+    @property
+    def joins(self) -> bool:
+        """Whether held-out rows stay among the rows without a label."""
+        return self.unlabelled == "keep"
+
+    def reduce_without(self, reduced: R, problem: Problem) -> R:
+        """Return the result of `reduce` for the sums without a fold, from that for all rows."""
+        del problem
+        return reduced
+
+    # -- for the estimator after its fit -------------------------------------------------------------------------------
+
+    def require_same(self, before: MomentFit) -> None:
+        """Raise `ConfigError` where these parameters cannot continue a fit."""
+
+    def landmark_count(self, basis: Columns) -> int:
+        """Return `n_landmarks` of a fit."""
+        return int(basis.width)
+
+    def some_landmarks(self, before: MomentFit, count: int, columns: BasisChoice) -> Array:
+        """Return the positions of `count` landmarks that represent those of a fit."""
+        width = self.landmark_count(before.basis)
+        if columns.fourier:
+            raise ConfigError(
+                f"with_landmarks: landmarks={columns.landmarks!r} gives random features, not landmarks; fit with a "
+                "smaller n_landmarks"
+            )
+        if not 1 <= count <= width:
+            raise ConfigError(f"with_landmarks: expected from 1 to the {width:,} landmarks of the fit, found {count}")
+        if not isinstance(columns.landmarks, str):
+            return np.arange(count)
+        # sampled landmarks are in the order of their rows, which may be sorted by class or by time
+        return np.sort(np.random.RandomState(0).permutation(width)[:count])
+
+    def report(self, fit: Fit) -> Report:
+        """Return figures of a fit that are specific to this method."""
+        del fit
+        return {}
+
+    # -- the whole fit -------------------------------------------------------------------------------------------------
+
+    def iterate(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Fit | None:
+        """Fit by steps of a sweep each; None where moments are summed and solved instead."""
+        del data, columns, basis
+        return None
+
+    def finish(self, solved: Solved[R, S], data: Training, sweep: Report) -> MomentFit:
+        """Return the fit of a first solution, after what a method does next with it."""
+        del data
+        return record(self, solved, sweep, skipped(sweep))
+
+    def plan(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Plan:
+        """Return the plan of the sweep that a fit makes."""
+        del columns
+        statistic = self.statistic(basis, data.targets)
+        statistic = with_folds(statistic) if self.holds_out else statistic
+        return plan_sweep(data.rows, with_probe(statistic, (), len(data.rows)) if self.probed else statistic)
+
+
+# -- sums and solves ---------------------------------------------------------------------------------------------------
+
+
+def sum_up(
+    method: Method[R, S],
+    data: Training,
+    basis: Columns,
+    whitening: Whitening | None = None,
+    *,
+    what: str = "moments",
+    kept: KeptMap | None = None,
+) -> tuple[Problem, Report]:
+    """Sum up the rows by a sweep, and return the problem and the report; with a whitening, rounding is probed.
+
+    `kept`: the map of the basis, if later sweeps use its blocks again.
+    """
+    statistic = method.statistic(basis, data.targets)
+    statistic = with_folds(statistic) if method.holds_out else statistic
+    if kept is not None:
+        statistic = replace(statistic, features=replace(kept, shift=statistic.features.shift_of(0)))
+    swept = probed_sweep(data.rows, statistic, whitening, what=what)
+    report = swept.report()
+    require_some(data.rows, skipped(report))
+    shift = None if isinstance(basis, RowBasis) else getattr(statistic.features, "shift", None)
+    problem = Problem.of_sums(data.inputs, basis, swept.total, shift)
+    if method.holds_out:
+        first, stay = int(method.unlabelled == "keep"), method.semi_supervised
+        problem = keep_folds(problem, data.rows, first, semi_supervised=stay, joins=method.joins)
+    return method.check(problem, data.rows.name), report
+
+
+def skipped(report: Report) -> int:
+    """Return the number of bad rows that a sweep left out, from its report."""
+    count = report.get("skipped_rows", 0)
+    assert isinstance(count, int)
+    return count
+
+
+def solve(
+    method: Method[R, S],
+    problem: Problem,
+    whitening: Whitening | None = None,
+    diagnostics: SolveDiagnostics | None = None,
+    *,
+    reduced: R | None = None,
+    estimate: bool = True,
+) -> Solved[R, S]:
+    """Solve, and estimate the error where the sums were probed.
+
+    `whitening` and `reduced` are computed unless they are given.
+    """
+    problem.require_labels()
+    problem.basis.require_range(problem.statistics)
+    diagnostics = diagnostics or SolveDiagnostics()
+    with spent("solve"), solving(method):
+        if whitening is None:
+            whitening = method.whiten(problem.basis, diagnostics)
+        if reduced is None:
+            reduced = method.reduce(problem, whitening)
+        solution = finite(method, method.solve(problem, reduced, diagnostics))
+        if estimate and not method.has_formula:
+            diagnostics.errors = estimate_error(method, problem, whitening, solution)
+    return Solved(problem, solution, diagnostics, reduced, whitening)
+
+
+def record(
+    method: Method[R, S],
+    solved: Solved[R, S],
+    sweep: Mapping[str, object],
+    skipped_rows: int,
+    rounds: Sequence[Mapping[str, float]] = (),
+) -> MomentFit:
+    """Return the fit of a solution: emit the warnings of the solve, and keep its diagnostics for the report."""
+    figures = report_solve(method, solved.problem, solved.solution, solved.diagnostics)
+    return MomentFit.of(solved, figures, sweep, skipped_rows, rounds)
+
+
+def report_solve(
+    method: Method[R, S], problem: Problem | ExactProblem, solution: S, diagnostics: SolveDiagnostics
+) -> dict[str, float | int]:
+    """Emit the warnings of a solve, and return its figures."""
+    basis = problem.basis
+    # "gcv" chooses a penalty that suits the moments as they are
+    if method.probed and diagnostics.penalty_lost and diagnostics.errors is None and not isinstance(method.alpha, str):
+        advice = "dtype='float64' or " if basis.dtype == "float32" else "fewer landmarks, centred and scaled rows, or "
+        diagnostics.notes.append(f"{rounding_note(problem, solution, diagnostics)}; use {advice}a larger alpha")
+    diagnostics.warn()
+    return {**diagnostics.report(), **basis.figures()}
+
+
+def estimate_error(
+    method: Method[R, S],
+    problem: Problem,
+    whitening: Whitening | None,
+    solution: S,
+    select: Callable[[Problem], Problem] = lambda problem: problem,
+) -> Errors | None:
+    """Estimate the errors of a solution from solves of perturbed sums; None where the sums were not probed.
+
+    `select` takes from the probed sums those that the solution was solved from.
+    """
+    if whitening is None or not is_probed(problem):
+        return None
+    again, selected = method.resolved(solution), select(problem)
+
+    def solve_other(other: Problem) -> Coefficients:
+        other = select(other)
+        known = whitening if other.basis is problem.basis else None
+        return coefficients_of(solve(again, other, known, estimate=False).solution)
+
+    fitted = coefficients_of(solution)
+    moments, up_to_rotation = method.predicted_from(selected), method.rotates
+    errors = perturbed_errors(
+        problem, whitening, fitted, solve_other, moments, selected.basis, up_to_rotation=up_to_rotation
+    )
+    return None if errors is None else errors[0]
+
+
+def coefficients_of(solution: Solution) -> Coefficients:
+    """Return the coefficients and intercepts of a solution."""
+    return solution.coef, solution.intercept
