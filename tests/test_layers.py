@@ -33,7 +33,6 @@ THIRD_PARTY = {
     "events": "distributed numpy",
     "monitor": "distributed prometheus_client rich tornado",
     "engine": "dask distributed numpy psutil scipy threadpoolctl zarr",
-    "images": "numpy",
 }
 # packages without files, clocks and global random state
 NUMERICS = ("streaming", "kernels", "statistics", "solvers")
@@ -206,6 +205,30 @@ def test_numerics_use_no_file_clock_or_random_state():
 
 def test_every_module_has_a_docstring():
     assert [name for name in PATHS if not ast.get_docstring(tree_of(name))] == []
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MODULES if re.search(r"^\w+ : ", ast.get_docstring(tree_of(name)), re.M)]
+)
+def test_a_package_lists_its_modules_each_of_which_imports_from_those_above(name):
+    listed = re.findall(r"^(\w+) : \S", ast.get_docstring(tree_of(name)), re.M)
+    inside = {
+        path.stem for path in PATHS[name].parent.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert sorted(listed) == sorted(inside - {"__init__"})
+    for module in MODULES:
+        if not module.startswith(f"{name}."):
+            continue
+        place = listed.index(module.removeprefix(f"{name}.").split(".")[0])
+        others = [
+            one.removeprefix(f"{name}.").split(".")[0] for one in modules_imported(module) if one.startswith(f"{name}.")
+        ]
+        assert [one for one in others if listed.index(one) > place] == [], module
+
+
+def test_the_rooms_of_estimators_and_searches_list_their_modules():
+    rooms = [name for name in MODULES if PATHS[name].stem == "__init__" and name.startswith(("estimators", "search"))]
+    assert [name for name in rooms if not re.search(r"^\w+ : ", ast.get_docstring(tree_of(name)), re.M)] == []
 
 
 def test_estimators_have_few_bases():

@@ -100,7 +100,7 @@ def test_names_of_packages_info_and_workers_load_no_heavy_library(tmp_path, make
         "    assert sweep(rows, statistic, client='serial').total['rows'].sum() == 90",
         # all modules of workers
         "import importlib, pkgutil",
-        "names = 'streaming kernels statistics data events engine images monitor.dashboard'.split()",
+        "names = 'streaming kernels statistics data events engine monitor.dashboard'.split()",
         "for package in (importlib.import_module(f'bigkernel.{name}') for name in names):",
         "    for module in pkgutil.iter_modules(package.__path__, package.__name__ + '.'):",
         "        if module.name != 'bigkernel.data.dask_arrays':  # its users load it late",

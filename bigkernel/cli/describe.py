@@ -28,8 +28,8 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import last_step
 from bigkernel.estimators.inputs.checks import require_valid
-from bigkernel.estimators.tables.partitioned import leaf_metric
 from bigkernel.estimators.persistence import load_model
+from bigkernel.estimators.tables.partitioned import leaf_metric
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import KERNELS
 from bigkernel.models.file import is_model

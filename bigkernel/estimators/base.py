@@ -40,18 +40,25 @@ from bigkernel.engine.grids import Grid, dataset_of, grid_of, is_grid, label_cel
 from bigkernel.engine.rows import DaskSource, NumpySource, Rows, as_rows
 from bigkernel.engine.sweep import choose_executor, sweep
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.fit import fit as fitting
-from bigkernel.estimators.fit.calibration import plan_calibration, refuse_folds
 from bigkernel.estimators.callbacks import CallbackSupportMixin, calling_back
-from bigkernel.estimators.inputs.checks import chosen_by_folds
 from bigkernel.estimators.evaluation import FitReport
+from bigkernel.estimators.fit import fit as fitting
+from bigkernel.estimators.fit.basis import (
+    DEFAULT_LANDMARKS,
+    BasisChoice,
+    RowChoice,
+    check_landmarks,
+    is_precomputed,
+    of_kernel,
+)
+from bigkernel.estimators.fit.calibration import plan_calibration, refuse_folds
+from bigkernel.estimators.fit.method import Method
 from bigkernel.estimators.fit.state import (
     BlendFit,
     Columns,
     ExactFit,
     Fit,
     Fitted,
-    Inputs,
     IterativeFit,
     LinearSolution,
     LogisticSolution,
@@ -59,8 +66,8 @@ from bigkernel.estimators.fit.state import (
     Problem,
     ProjectionFit,
     Report,
-    Training,
 )
+from bigkernel.estimators.inputs.checks import chosen_by_folds
 from bigkernel.estimators.inputs.read import (
     class_targets,
     grid_targets,
@@ -76,15 +83,7 @@ from bigkernel.estimators.inputs.read import (
     require_numbers,
     validated_weight,
 )
-from bigkernel.estimators.fit.basis import (
-    DEFAULT_LANDMARKS,
-    BasisChoice,
-    RowChoice,
-    check_landmarks,
-    is_precomputed,
-    of_kernel,
-)
-from bigkernel.estimators.fit.method import Method
+from bigkernel.estimators.inputs.training import Inputs, Training
 from bigkernel.events.job import job
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap

@@ -14,20 +14,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array
 from bigkernel.estimators.base import Regressor, set_parameters
-from bigkernel.estimators.inputs.checks import PENALTIES, penalty_of
-from bigkernel.estimators.fit.state import (
-    AnyTargets,
-    Columns,
-    Fitted,
-    LinearSolution,
-    Problem,
-    Report,
-    RowBasis,
-    Solution,
-)
 from bigkernel.estimators.fit.basis import RowChoice
 from bigkernel.estimators.fit.method import Method
 from bigkernel.estimators.fit.precision import r_factor_of
+from bigkernel.estimators.fit.state import Columns, Fitted, LinearSolution, Problem, Report, RowBasis, Solution
+from bigkernel.estimators.inputs.checks import PENALTIES, penalty_of
+from bigkernel.estimators.inputs.training import AnyTargets
 from bigkernel.solvers.linear import linear_fit, linear_ridge_of
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics

@@ -19,13 +19,14 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import keeping_blocks, plan_sweep, sweep
 from bigkernel.errors import AccuracyWarning, ConfigError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, every_row_choice, set_parameters
-from bigkernel.estimators.fit.calibration import with_sweeps
-from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, finite, solving
-from bigkernel.estimators.fit.state import Columns, IterativeFit, LogisticSolution, Problem, Solution, Training
-from bigkernel.estimators.inputs.read import CLASS_WEIGHT
 from bigkernel.estimators.fit.basis import BasisChoice, RowChoice
+from bigkernel.estimators.fit.calibration import with_sweeps
 from bigkernel.estimators.fit.method import Method, skipped, sum_up
 from bigkernel.estimators.fit.precision import whitened
+from bigkernel.estimators.fit.state import Columns, IterativeFit, LogisticSolution, Problem, Solution
+from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, finite, solving
+from bigkernel.estimators.inputs.read import CLASS_WEIGHT
+from bigkernel.estimators.inputs.training import Training
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.kept_blocks import KeptMap, SolverMap

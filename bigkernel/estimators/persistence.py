@@ -22,10 +22,11 @@ from sklearn.utils.validation import check_is_fitted
 from bigkernel import estimators
 from bigkernel.data.visible import log_of
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError
-from bigkernel.estimators.fit import state as fit_state
-from bigkernel.estimators.base import last_step, restore
-from bigkernel.estimators.fit.basis import FourierBasis, LandmarkBasis, require_frequencies
 from bigkernel.estimators.adaptation.labelled_rows import LabelledRowsClassifier
+from bigkernel.estimators.base import last_step, restore
+from bigkernel.estimators.fit import state as fit_state
+from bigkernel.estimators.fit.basis import FourierBasis, LandmarkBasis, require_frequencies
+from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.kernels.functions import SCALES, Gaussian, Matern
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, unpack, write
 from bigkernel.models.predictor import Predictor, require_blend
@@ -41,7 +42,7 @@ _SOLUTIONS = [
 ]
 _BASES = (LandmarkBasis, FourierBasis, fit_state.RowBasis)
 _CLASSES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, fit_state.Inputs, PseudoLabels, Calibration)
+    kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, Inputs, PseudoLabels, Calibration)
 }
 _NO_STEPS = ("passthrough", "drop")
 _IMAGE = ("image_height_", "image_width_")

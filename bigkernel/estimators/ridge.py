@@ -25,11 +25,16 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import keeping_blocks, plan_sweep
 from bigkernel.errors import AccuracyWarning, ConfigError, PlanTooLargeError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
+from bigkernel.estimators.fit.basis import BasisChoice, RowChoice, of_kernel
 from bigkernel.estimators.fit.calibration import PROBABILITY
 from bigkernel.estimators.fit.cg_problem import CGProblem, StoppingRule, planned_sample
-from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, PENALTIES, RULES, finite, penalty_of
 from bigkernel.estimators.fit.conjugate_gradients import fit_by_cg
 from bigkernel.estimators.fit.deviations import spread_of
+from bigkernel.estimators.fit.fit import fit_sums
+from bigkernel.estimators.fit.folds import choose_by_rows
+from bigkernel.estimators.fit.leverage import check_leverage, warn_of_leverage
+from bigkernel.estimators.fit.method import Method
+from bigkernel.estimators.fit.precision import rounding_estimate, solve_r_factor
 from bigkernel.estimators.fit.state import (
     Columns,
     ExactFit,
@@ -42,15 +47,10 @@ from bigkernel.estimators.fit.state import (
     RidgeSolution,
     Solution,
     Solved,
-    Training,
 )
-from bigkernel.estimators.fit.fit import fit_sums
-from bigkernel.estimators.fit.folds import choose_by_rows
+from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, PENALTIES, RULES, finite, penalty_of
 from bigkernel.estimators.inputs.read import CLASS_WEIGHT
-from bigkernel.estimators.fit.basis import BasisChoice, RowChoice, of_kernel
-from bigkernel.estimators.fit.leverage import check_leverage, warn_of_leverage
-from bigkernel.estimators.fit.method import Method
-from bigkernel.estimators.fit.precision import rounding_estimate, solve_r_factor
+from bigkernel.estimators.inputs.training import Training
 from bigkernel.events.job import Note, emit
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.kept_blocks import KeptMap

@@ -19,23 +19,15 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters, some_landmarks_choice
+from bigkernel.estimators.fit.basis import CHOICES, BasisChoice, check_landmarks, of_kernel
 from bigkernel.estimators.fit.calibration import PROBABILITY
-from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, RULES, one_penalty
-from bigkernel.estimators.fit.state import (
-    AnyTargets,
-    Columns,
-    ExactProblem,
-    Fitted,
-    MomentFit,
-    Problem,
-    Solution,
-    SpectralSolution,
-)
 from bigkernel.estimators.fit.folds import Choice, choose_by_rows
 from bigkernel.estimators.fit.graph import GRAPH, Graph, refuse_graph
-from bigkernel.estimators.inputs.read import CLASS_WEIGHT
-from bigkernel.estimators.fit.basis import CHOICES, BasisChoice, check_landmarks, of_kernel
 from bigkernel.estimators.fit.method import Method
+from bigkernel.estimators.fit.state import Columns, ExactProblem, Fitted, MomentFit, Problem, Solution, SpectralSolution
+from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, RULES, one_penalty
+from bigkernel.estimators.inputs.read import CLASS_WEIGHT
+from bigkernel.estimators.inputs.training import AnyTargets
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import (

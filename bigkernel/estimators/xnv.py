@@ -20,12 +20,12 @@ from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
-from bigkernel.estimators.fit.calibration import PROBABILITY
-from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
-from bigkernel.estimators.fit.state import Columns, Fit, MomentFit, Problem, Report, RowBasis, Solution, ViewSolution
-from bigkernel.estimators.inputs.read import CLASS_WEIGHT
 from bigkernel.estimators.fit.basis import CHOICES, FOURIER, Basis, BasisChoice, LandmarkBasis, check_landmarks
+from bigkernel.estimators.fit.calibration import PROBABILITY
 from bigkernel.estimators.fit.method import Method
+from bigkernel.estimators.fit.state import Columns, Fit, MomentFit, Problem, Report, RowBasis, Solution, ViewSolution
+from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
+from bigkernel.estimators.inputs.read import CLASS_WEIGHT
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import FeatureMap, LandmarkFamily, LandmarkMap
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings

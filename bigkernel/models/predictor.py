@@ -10,11 +10,11 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import Any, Self
 
 import numpy as np
 
-from bigkernel import images
 from bigkernel.arrays import Array
 from bigkernel.data.containers import by_name, in_memory, names_of
 from bigkernel.data.table import TableColumn, TableEncoding, cells_of
@@ -254,7 +254,9 @@ class Predictor(WithoutCaches):
 
 def kind_of(name: str) -> type[Any] | None:
     """Return the class of a name in a file from a closed table, or None."""
-    kind: type[Any] | None = getattr(images, name) if name in _IMAGE_MAPS else _CLASSES.get(name)
+    kind: type[Any] | None = (
+        getattr(import_module("bigkernel.streaming.images"), name) if name in _IMAGE_MAPS else _CLASSES.get(name)
+    )
     return kind
 
 

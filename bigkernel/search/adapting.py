@@ -20,13 +20,13 @@ from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import keeping_blocks, plan_sweep, sweep
 from bigkernel.errors import DataError
-from bigkernel.estimators.inputs.checks import solving
-from bigkernel.estimators.fit.state import Problem
-from bigkernel.estimators.inputs.read import cell_counts
+from bigkernel.estimators.adaptation.self_training import AdaptingMethod, ReducedSides, SelfTraining
 from bigkernel.estimators.fit.basis import of_kernel
 from bigkernel.estimators.fit.method import solve
 from bigkernel.estimators.fit.precision import Coefficients, perturbed_errors, with_probe
-from bigkernel.estimators.adaptation.self_training import AdaptingMethod, ReducedSides, SelfTraining
+from bigkernel.estimators.fit.state import Problem
+from bigkernel.estimators.inputs.checks import solving
+from bigkernel.estimators.inputs.read import cell_counts
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.kept_blocks import KeptMap
 from bigkernel.kernels.threads import one_thread

@@ -15,10 +15,10 @@ from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.engine.sweep import keeping_blocks, plan_sweep
 from bigkernel.errors import PlanTooLargeError
+from bigkernel.estimators.fit.basis import BasisChoice, of_kernel
 from bigkernel.estimators.fit.cg_problem import CGProblem, Residual, StoppingRule, planned_sample
 from bigkernel.estimators.fit.conjugate_gradients import CGResult, solve_cg
-from bigkernel.estimators.fit.state import Inputs
-from bigkernel.estimators.fit.basis import BasisChoice, of_kernel
+from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.estimators.ridge import RidgeMethod
 from bigkernel.events.job import Note, emit
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested

@@ -18,7 +18,7 @@ from bigkernel.config import settings
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import PlanTooLargeError
 from bigkernel.estimators.base import restore
-from bigkernel.estimators.fit.state import Training
+from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.ridge import fit_by_cg_with_fallback
 from bigkernel.events.job import Note, emit
 from bigkernel.search.conjugate_gradients import by_ridge

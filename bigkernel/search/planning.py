@@ -24,15 +24,16 @@ from bigkernel.data.containers import in_memory
 from bigkernel.engine.rows import Rows, source_of
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import RowsEstimator, last_step, method_of
-from bigkernel.estimators.tables.blended import is_semi_supervised
-from bigkernel.estimators.fit.state import Columns, Training
-from bigkernel.estimators.inputs.read import without_class_weights
-from bigkernel.estimators.fit.basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice, of_kernel
 from bigkernel.estimators.adaptation.labelled_rows import LabelledRowsClassifier, with_labels
-from bigkernel.estimators.fit.precision import whitened
-from bigkernel.estimators.ridge import RidgeMethod, choose_solver
 from bigkernel.estimators.adaptation.self_training import AdaptingMethod
+from bigkernel.estimators.base import RowsEstimator, last_step, method_of
+from bigkernel.estimators.fit.basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice, of_kernel
+from bigkernel.estimators.fit.precision import whitened
+from bigkernel.estimators.fit.state import Columns
+from bigkernel.estimators.inputs.read import without_class_weights
+from bigkernel.estimators.inputs.training import Training
+from bigkernel.estimators.ridge import RidgeMethod, choose_solver
+from bigkernel.estimators.tables.blended import is_semi_supervised
 from bigkernel.events.job import Event, SweepStarted, observe
 from bigkernel.html import columns, table
 from bigkernel.kernels.algebra import Kernel

@@ -17,7 +17,7 @@ from sklearn.utils import Tags
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.fit.state import Inputs
+from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.search.scoring import Scorer, Scoring
 from bigkernel.statistics.moments import Targets
 

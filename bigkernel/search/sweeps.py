@@ -27,7 +27,6 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor, plan_sweep
 from bigkernel.errors import DataError, PlanTooLargeError
 from bigkernel.estimators.base import RowsEstimator
-from bigkernel.estimators.fit.state import GRAPH_SUMS, Columns, Inputs, Problem
 from bigkernel.estimators.fit.basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
 from bigkernel.estimators.fit.method import Method
 from bigkernel.estimators.fit.precision import (
@@ -40,6 +39,8 @@ from bigkernel.estimators.fit.precision import (
     rounding_estimate,
     with_probe,
 )
+from bigkernel.estimators.fit.state import GRAPH_SUMS, Columns, Problem
+from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.events.job import Step, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap, IdentityMap, LandmarkFamily
 from bigkernel.kernels.threads import one_thread

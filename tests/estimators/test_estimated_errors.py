@@ -27,10 +27,10 @@ from bigkernel import (
 )
 from bigkernel.errors import AccuracyWarning, DataError, RankDeficiencyWarning
 from bigkernel.estimators.base import restore
-from bigkernel.estimators.inputs.checks import solving
 from bigkernel.estimators.fit.deviations import posterior_of_sums
 from bigkernel.estimators.fit.method import record, solve, sum_up
 from bigkernel.estimators.fit.precision import estimate_errors, next_precision
+from bigkernel.estimators.inputs.checks import solving
 from bigkernel.solvers.residuals import ENOUGH, PROMISE
 
 rng = np.random.default_rng(5)

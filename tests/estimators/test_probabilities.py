@@ -19,8 +19,8 @@ from bigkernel.config import settings
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError
-from bigkernel.estimators.fit import folds, method
 from bigkernel.estimators.evaluation import evaluate
+from bigkernel.estimators.fit import folds, method
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.solvers.logistic import fit_softmax
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds, HeldOutValues

@@ -8,8 +8,8 @@ from sklearn.utils.validation import _num_samples
 
 import bigkernel
 from bigkernel.engine.rows import as_rows
-from bigkernel.estimators.fit.state import Training
 from bigkernel.estimators.inputs.read import read_cells
+from bigkernel.estimators.inputs.training import Training
 from bigkernel.solvers.pseudo_labels import SourceTarget
 from bigkernel.statistics.domain_cells import Cells
 

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 import bigkernel as bk
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
+from bigkernel.streaming.images import MomentNormalise, Orientations
 from bigkernel.streaming.row_maps import LinearMap
 
 rng = np.random.default_rng(7)

@@ -17,8 +17,9 @@ from bigkernel.engine.process import peak_bytes
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import PlanTooLargeError
 from bigkernel.estimators.base import restore
-from bigkernel.estimators.fit.state import Inputs, IterativeFit, IterativeSolution
 from bigkernel.estimators.fit.basis import LandmarkBasis
+from bigkernel.estimators.fit.state import IterativeFit, IterativeSolution
+from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.events.job import SweepStarted, observe
 
 # libraries and the allocator of a process; neither grows with the task

@@ -14,8 +14,8 @@ from reference_images import moment_normalised, orientation_features
 from traced import traced
 
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
 from bigkernel.streaming.chunk import map_costs
+from bigkernel.streaming.images import MomentNormalise, Orientations
 
 ROWS = 200
 SHAPES = [(16, 16), (8, 8), (5, 9), (1, 7), (3, 1)]
@@ -84,7 +84,7 @@ def test_any_cut_of_the_rows_gives_the_same_bits(images, kind, cuts, single):
 def test_the_size_of_a_strip_changes_no_bit(images, kind, monkeypatch):
     whole = kind(16, 16).apply(images.copy())
     for pixels in (1, 7 * 256, 10**7):
-        monkeypatch.setattr("bigkernel.images.pose_and_strokes._STRIP_PIXELS", pixels)
+        monkeypatch.setattr("bigkernel.streaming.images._STRIP_PIXELS", pixels)
         assert_array_equal(kind(16, 16).apply(images.copy()), whole)
 
 

@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 
 import bigkernel as bk
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLargeError
-from bigkernel.estimators.fit.state import Inputs
+from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.events.job import SweepStarted, observe
 from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import chosen

@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
-from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.adaptation.importance import SideStatistic, find_target, with_sides
+from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.inputs.read import input_rows
 from bigkernel.estimators.transforms.rows import Projector, RowTransformer, framing_in_memory, principal_axes_of
 from bigkernel.solvers.eigenfunctions import PrincipalAxes

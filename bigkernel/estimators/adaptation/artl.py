@@ -14,23 +14,6 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from bigkernel.arrays import ColumnLike, RowsLike
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import Classifier, LandmarkEstimator, set_parameters, some_landmarks_choice
-from bigkernel.estimators.fit.calibration import PROBABILITY
-from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
-from bigkernel.estimators.fit.state import (
-    AlignedSolution,
-    AnyTargets,
-    Columns,
-    Fitted,
-    MomentFit,
-    Problem,
-    Solution,
-    Solved,
-    Training,
-)
-from bigkernel.estimators.fit.graph import GRAPH, Graph, refuse_graph
-from bigkernel.estimators.inputs.read import CLASS_WEIGHT, read_cells
-from bigkernel.estimators.fit.basis import BasisChoice
 from bigkernel.estimators.adaptation.self_training import (
     AdaptingMethod,
     ReducedSides,
@@ -42,6 +25,14 @@ from bigkernel.estimators.adaptation.self_training import (
     with_label_domains,
     with_sides,
 )
+from bigkernel.estimators.base import Classifier, LandmarkEstimator, set_parameters, some_landmarks_choice
+from bigkernel.estimators.fit.basis import BasisChoice
+from bigkernel.estimators.fit.calibration import PROBABILITY
+from bigkernel.estimators.fit.graph import GRAPH, Graph, refuse_graph
+from bigkernel.estimators.fit.state import AlignedSolution, Columns, Fitted, MomentFit, Problem, Solution, Solved
+from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
+from bigkernel.estimators.inputs.read import CLASS_WEIGHT, read_cells
+from bigkernel.estimators.inputs.training import AnyTargets, Training
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.adaptation import Strengths, adaptation_ridge, slope

@@ -14,20 +14,12 @@ from sklearn.utils._param_validation import Interval
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import LandmarkEstimator, set_parameters
-from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
-from bigkernel.estimators.fit.state import (
-    AnyTargets,
-    ComponentSolution,
-    ExactProblem,
-    Fit,
-    Problem,
-    Report,
-    Solution,
-    Training,
-)
-from bigkernel.estimators.inputs.read import ExactRows, read_cells, require_weight
 from bigkernel.estimators.fit.basis import BasisChoice, of_kernel
 from bigkernel.estimators.fit.method import ExactTargets, Method
+from bigkernel.estimators.fit.state import ComponentSolution, ExactProblem, Fit, Problem, Report, Solution
+from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
+from bigkernel.estimators.inputs.read import ExactRows, read_cells
+from bigkernel.estimators.inputs.training import AnyTargets, Training
 from bigkernel.estimators.transforms.rows import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.dica import Components, exact_components, landmark_components
@@ -54,7 +46,7 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
             raise ConfigError(f"alpha: expected a number above 0, found {self.alpha!r}")
 
     def check(self, problem: Problem, rows: str) -> Problem:
-        require_weight(problem, rows)
+        problem.require_weight(rows)
         return problem
 
     @property

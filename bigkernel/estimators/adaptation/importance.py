@@ -18,10 +18,11 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, OverlapWarning
 from bigkernel.estimators.base import set_parameters
-from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.fit.state import Fitted, Inputs, ProjectionFit, RatioSolution
-from bigkernel.estimators.inputs.read import input_rows, is_lazy, no_label, plain_labels, validated_weight
 from bigkernel.estimators.fit.basis import BasisChoice, LandmarkBasis
+from bigkernel.estimators.fit.state import Fitted, ProjectionFit, RatioSolution
+from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS
+from bigkernel.estimators.inputs.read import input_rows, is_lazy, no_label, plain_labels, validated_weight
+from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.estimators.transforms.nystroem import LandmarkTransformer
 from bigkernel.events.job import job
 from bigkernel.kernels.feature_maps import LandmarkFamily

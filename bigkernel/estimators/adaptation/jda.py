@@ -13,10 +13,6 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.arrays import ColumnLike, RowsLike
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import LandmarkEstimator, set_parameters, some_landmarks_choice
-from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
-from bigkernel.estimators.fit.state import AlignedComponents, Fitted, Problem, Solution, Solved, Training
-from bigkernel.estimators.fit.basis import BasisChoice
 from bigkernel.estimators.adaptation.self_training import (
     AdaptingMethod,
     ReducedSides,
@@ -26,6 +22,11 @@ from bigkernel.estimators.adaptation.self_training import (
     pseudo_labels_of,
     read_sides,
 )
+from bigkernel.estimators.base import LandmarkEstimator, set_parameters, some_landmarks_choice
+from bigkernel.estimators.fit.basis import BasisChoice
+from bigkernel.estimators.fit.state import AlignedComponents, Fitted, Problem, Solution, Solved
+from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
+from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.transforms.rows import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES

@@ -19,20 +19,11 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import keeping_blocks, sweep
 from bigkernel.errors import CollapsedLabelsWarning, ConfigError, DataError, DifferentClassesWarning
 from bigkernel.estimators.base import RowsEstimator
-from bigkernel.estimators.fit.state import (
-    AlignedSolution,
-    AnyTargets,
-    Columns,
-    Fit,
-    MomentFit,
-    Problem,
-    Report,
-    Solved,
-    Training,
-)
-from bigkernel.estimators.inputs.read import cell_counts, read_cells, require_weight
 from bigkernel.estimators.fit.basis import CHOICES, BasisChoice, LandmarkBasis, check_landmarks, of_kernel
 from bigkernel.estimators.fit.method import Method, estimate_error, record, skipped, solve
+from bigkernel.estimators.fit.state import AlignedSolution, Columns, Fit, MomentFit, Problem, Report, Solved
+from bigkernel.estimators.inputs.read import cell_counts, read_cells
+from bigkernel.estimators.inputs.training import AnyTargets, Training
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.kernels.functions import as_kernel
@@ -93,7 +84,7 @@ class AdaptingMethod(Method[ReducedSides, A]):
         return SourceTargetStatistic(basis.centred(), labels, sides=targets, sums=basis.sum_dtype)
 
     def check(self, problem: Problem, rows: str) -> Problem:
-        require_weight(problem, rows)
+        problem.require_weight(rows)
         for group, side in enumerate(("target", "labelled source")):
             if not problem.statistics["n"][group] > 0:
                 raise DataError(f"weight: expected a row of the {side} with a positive weight, found none")

@@ -41,8 +41,8 @@ from bigkernel.engine.process import free_memory
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError, PlanTooLargeError
-from bigkernel.estimators.inputs.checks import require_exact, warn_of_scales
 from bigkernel.estimators.fit.state import UNSTORED, ColumnMap, Columns, RowBasis
+from bigkernel.estimators.inputs.checks import require_exact, warn_of_scales
 from bigkernel.estimators.inputs.read import near_mean
 from bigkernel.events.job import spent
 from bigkernel.kernels import landmarks as draws

@@ -17,12 +17,13 @@ from bigkernel.engine.context import forget
 from bigkernel.engine.rows import ClassWeightSource, Rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, ResumeMismatchError
-from bigkernel.estimators.inputs.checks import solving
-from bigkernel.estimators.fit.state import Columns, ExactFit, ExactProblem, Fit, MomentFit, R, S, Solution, Training
-from bigkernel.estimators.fit.folds import held_out
-from bigkernel.estimators.inputs.read import read_exact, without_class_weights
 from bigkernel.estimators.fit.basis import LandmarkBasis
+from bigkernel.estimators.fit.folds import held_out
 from bigkernel.estimators.fit.method import Method, solve
+from bigkernel.estimators.fit.state import Columns, ExactFit, ExactProblem, Fit, MomentFit, R, S, Solution
+from bigkernel.estimators.inputs.checks import solving
+from bigkernel.estimators.inputs.read import read_exact, without_class_weights
+from bigkernel.estimators.inputs.training import Training
 from bigkernel.events.job import spent
 from bigkernel.solvers.logistic import fit_softmax
 from bigkernel.solvers.residuals import SolveDiagnostics

@@ -19,9 +19,9 @@ from numpy.typing import DTypeLike
 from bigkernel.arrays import Array, Index
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
-from bigkernel.estimators.inputs.checks import Solver, solving
-from bigkernel.estimators.fit.state import Report
 from bigkernel.estimators.fit.basis import Basis
+from bigkernel.estimators.fit.state import Report
+from bigkernel.estimators.inputs.checks import Solver, solving
 from bigkernel.events.job import Step, emit, spent
 from bigkernel.kernels.kept_blocks import SolverMap
 from bigkernel.solvers.conjugate_gradients import (

@@ -23,9 +23,10 @@ from bigkernel.estimators.fit.cg_problem import (
     precondition_by_core,
     precondition_by_sample,
 )
-from bigkernel.estimators.inputs.checks import require_labelled, require_some, require_squares, solving
-from bigkernel.estimators.fit.state import Inputs, IterativeFit, IterativeSolution, Report
 from bigkernel.estimators.fit.method import skipped
+from bigkernel.estimators.fit.state import IterativeFit, IterativeSolution, Report
+from bigkernel.estimators.inputs.checks import require_labelled, require_some, require_squares, solving
+from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.solvers.conjugate_gradients import CGState, Preconditioner, describe_preconditioner, start_cg, step_cg
 from bigkernel.solvers.residuals import PROMISE

@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 
 from bigkernel.arrays import Array
 from bigkernel.errors import AccuracyWarning, ConfigError
-from bigkernel.estimators.inputs.checks import require_exact
-from bigkernel.estimators.fit.state import ExactFit, IterativeFit, MomentFit, RidgeSolution
 from bigkernel.estimators.fit.basis import of_kernel
 from bigkernel.estimators.fit.precision import DRAW, SAFE, rounding_estimate
+from bigkernel.estimators.fit.state import ExactFit, IterativeFit, MomentFit, RidgeSolution
+from bigkernel.estimators.inputs.checks import require_exact
 from bigkernel.solvers.accuracy import perturbations
 from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_posterior
 from bigkernel.solvers.qr_ridge import qr_posterior

@@ -11,8 +11,27 @@ from typing import NamedTuple
 
 from bigkernel.arrays import Array
 from bigkernel.errors import PlanTooLargeError
+from bigkernel.estimators.fit.basis import BasisChoice, LandmarkBasis, RowChoice
 from bigkernel.estimators.fit.calibration import calibrate
-from bigkernel.estimators.inputs.checks import finite, solving
+from bigkernel.estimators.fit.folds import choose_by_folds
+from bigkernel.estimators.fit.method import (
+    Method,
+    coefficients_of,
+    estimate_error,
+    record,
+    report_solve,
+    skipped,
+    solve,
+    sum_up,
+)
+from bigkernel.estimators.fit.precision import (
+    exact_errors,
+    factor,
+    next_precision,
+    of_columns,
+    whitened,
+    worth_factoring,
+)
 from bigkernel.estimators.fit.state import (
     Columns,
     ExactFit,
@@ -24,22 +43,10 @@ from bigkernel.estimators.fit.state import (
     Report,
     S,
     Solved,
-    Training,
 )
-from bigkernel.estimators.fit.folds import choose_by_folds
+from bigkernel.estimators.inputs.checks import finite, solving
 from bigkernel.estimators.inputs.read import read_exact
-from bigkernel.estimators.fit.basis import BasisChoice, LandmarkBasis, RowChoice
-from bigkernel.estimators.fit.method import (
-    Method,
-    coefficients_of,
-    estimate_error,
-    record,
-    report_solve,
-    skipped,
-    solve,
-    sum_up,
-)
-from bigkernel.estimators.fit.precision import exact_errors, factor, next_precision, of_columns, whitened, worth_factoring
+from bigkernel.estimators.inputs.training import Training
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening

@@ -19,8 +19,9 @@ from bigkernel.arrays import Array
 from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
-from bigkernel.estimators.fit.state import Columns, ExactProblem, FoldSums, Inputs, Problem
 from bigkernel.estimators.fit.precision import of_columns, rounding_estimate
+from bigkernel.estimators.fit.state import Columns, ExactProblem, FoldSums, Problem
+from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.solvers.penalty_grid import Block, Coordinates, SolveSettings, squared_errors, total_spread
 from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
 from bigkernel.solvers.whitening import Whitening

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from bigkernel.errors import PenaltyWarning
-from bigkernel.estimators.fit.state import R, RidgeSolution, Solved, Training
 from bigkernel.estimators.fit.basis import LandmarkBasis
+from bigkernel.estimators.fit.state import R, RidgeSolution, Solved
+from bigkernel.estimators.inputs.training import Training
 from bigkernel.kernels.landmarks import uniform
 from bigkernel.solvers.gcv import LARGER, left_out
 from bigkernel.solvers.ridge import RidgeSystem

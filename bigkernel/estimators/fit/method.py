@@ -16,9 +16,19 @@ import numpy as np
 from bigkernel.arrays import Array
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.inputs.checks import chosen_by_folds, finite, require_some, solving
+from bigkernel.estimators.fit.basis import BasisChoice, RowChoice, of_kernel
+from bigkernel.estimators.fit.folds import Choice, keep_folds, with_folds
+from bigkernel.estimators.fit.graph import NO_GRAPH, Graph
+from bigkernel.estimators.fit.precision import (
+    Alpha,
+    Coefficients,
+    is_probed,
+    perturbed_errors,
+    probed_sweep,
+    rounding_note,
+    with_probe,
+)
 from bigkernel.estimators.fit.state import (
-    AnyTargets,
     Columns,
     ExactProblem,
     Fit,
@@ -30,21 +40,10 @@ from bigkernel.estimators.fit.state import (
     S,
     Solution,
     Solved,
-    Training,
 )
-from bigkernel.estimators.fit.folds import Choice, keep_folds, with_folds
-from bigkernel.estimators.fit.graph import NO_GRAPH, Graph
+from bigkernel.estimators.inputs.checks import chosen_by_folds, finite, require_some, solving
 from bigkernel.estimators.inputs.read import ExactRows
-from bigkernel.estimators.fit.basis import BasisChoice, RowChoice, of_kernel
-from bigkernel.estimators.fit.precision import (
-    Alpha,
-    Coefficients,
-    is_probed,
-    perturbed_errors,
-    probed_sweep,
-    rounding_note,
-    with_probe,
-)
+from bigkernel.estimators.inputs.training import AnyTargets, Training
 from bigkernel.events.job import spent
 from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.kernels.kept_blocks import KeptMap

@@ -21,8 +21,9 @@ from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import DataError, PlanTooLargeError
-from bigkernel.estimators.fit.state import Columns, ExactProblem, Problem, Report, RowBasis, Solution, Training
 from bigkernel.estimators.fit.basis import LandmarkBasis, of_kernel
+from bigkernel.estimators.fit.state import Columns, ExactProblem, Problem, Report, RowBasis, Solution
+from bigkernel.estimators.inputs.training import Training
 from bigkernel.events.job import Note, emit
 from bigkernel.solvers.accuracy import changes, perturb_sums
 from bigkernel.solvers.qr_ridge import EPS, nystrom_ridge_of

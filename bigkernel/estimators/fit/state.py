@@ -10,89 +10,26 @@ from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Generic, Protocol, Self, TypeVar, cast, overload
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from bigkernel.arrays import Array, DType
-from bigkernel.engine.rows import Rows
+from bigkernel.errors import DataError
 from bigkernel.estimators.inputs.checks import require_labelled, require_row_squares, require_sums
+from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.kernels.random_fourier import BlockMap
-from bigkernel.solvers.pseudo_labels import PseudoLabels, SourceTarget
+from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.blend import Blend
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.held_out import FOLDS
-from bigkernel.statistics.moments import Moments, Targets, add, uncentre, unshift_targets
+from bigkernel.statistics.moments import Moments, add, uncentre, unshift_targets
 from bigkernel.statistics.predictor import Calibration
 from bigkernel.streaming.plan import Accumulator
 
-AnyTargets = Targets | Cells | SourceTarget
 Report = dict[str, object]  # figures as plain data
 GRAPH_SUMS = ("anchors", "degrees")
 UNSTORED = {"stored": False}  # metadata of fields that a model file leaves out
-
-
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """Names and kinds of the columns of a fit; None where there are none of a kind."""
-
-    n_features: int  # d
-    feature_names: Array | None = None  # (d,)
-    classes: Array | None = None  # (c,) sorted labels
-    flat: bool | None = None  # whether numeric targets are one column (n,), not (n, c)
-    # (c,) a point near the mean of numeric targets, subtracted before they are summed
-    target_shift: Array | None = None
-    # domains, source_domains, target_domains: sorted integers or names
-    domains: Array | None = None
-    source_domains: Array | None = None
-    target_domains: Array | None = None
-    targets: tuple[Mapping[str, str], ...] | None = None  # name and units of each, where variables of xarray were given
-
-    @classmethod
-    def of(cls, estimator: BaseEstimator) -> Self:
-        """Take the features from an estimator that scikit-learn has validated."""
-        return cls(estimator.n_features_in_, getattr(estimator, "feature_names_in_", None))
-
-    def of_targets(self) -> Inputs:
-        """Return the inputs of targets without a shift."""
-        shift = self.target_shift
-        return self if shift is None or not shift.any() else replace(self, target_shift=np.zeros_like(shift))
-
-    @property
-    def shift(self) -> Array:
-        """The shift of the targets, 0 if there is none."""
-        return np.asarray(0.0) if self.target_shift is None else self.target_shift
-
-
-@dataclass(frozen=True, eq=False)
-class Training:
-    """Rows with their columns y, weight and domain, how y becomes targets, and the names of both.
-
-    `targets` are `Targets`, or `Cells` for methods with domains, or `SourceTarget` for methods that adapt a source to a
-    target.
-    """
-
-    rows: Rows
-    targets: AnyTargets
-    inputs: Inputs
-
-    @property
-    def labels(self) -> Targets:
-        """Targets of methods without domains."""
-        assert isinstance(self.targets, Targets)
-        return self.targets
-
-    @property
-    def cells(self) -> Cells:
-        """Domains and classes of methods with domains."""
-        return cast(Cells, getattr(self.targets, "cells", self.targets))
-
-    @property
-    def sides(self) -> SourceTarget:
-        """Source and target of methods that adapt."""
-        assert isinstance(self.targets, SourceTarget)
-        return self.targets
 
 
 class ColumnMap(Protocol):
@@ -273,7 +210,7 @@ class AlignedComponents(AlignedSolution, SpectralSolution):
 
 @dataclass(frozen=True, eq=False)
 class FoldSums:
-    """The sums of labelled rows by fold, which a fit keeps until it has chosen and calibrated (`estimators.fit.folds`)."""
+    """The sums of labelled rows by fold, which a fit keeps until it has chosen and calibrated (`fit.folds`)."""
 
     sums: Accumulator  # of g folds
     landmarks: Array | None  # (m,) the fold of the row of each landmark; None: they stay in all folds
@@ -334,6 +271,11 @@ class Problem:
         if shift is None or inputs is self.inputs:
             return self
         return replace(self, inputs=inputs, statistics=unshift_targets(self.statistics, shift), r_factor=None)
+
+    def require_weight(self, rows: str) -> None:
+        """Raise `DataError` if all rows of this name have the weight 0."""
+        if not self.statistics["n"].sum() > 0:
+            raise DataError(f"{rows}: expected a row with a positive weight, found none")
 
     def require_labels(self) -> None:
         """Raise `DataError` unless a labelled row has a weight above zero."""

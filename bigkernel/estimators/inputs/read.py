@@ -45,8 +45,14 @@ from bigkernel.data.labels import codes_of_names, is_missing, looks_missing
 from bigkernel.engine.grids import is_grid, target_names
 from bigkernel.engine.rows import ClassWeightSource, Rows, as_rows, cells
 from bigkernel.errors import ConfigError, DataError, MissingLabelWarning
-from bigkernel.estimators.inputs.checks import require_exact, require_some, require_squares, require_targets, warn_of_scales
-from bigkernel.estimators.fit.state import Inputs, Problem, Training
+from bigkernel.estimators.inputs.checks import (
+    require_exact,
+    require_some,
+    require_squares,
+    require_targets,
+    warn_of_scales,
+)
+from bigkernel.estimators.inputs.training import Inputs, Training
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.pseudo_labels import label_slots
 from bigkernel.statistics.domain_cells import MOST_CELLS, Cells, cell_targets
@@ -528,12 +534,6 @@ def _domains(estimator: BaseEstimator, rows: Rows, fallback: str) -> tuple[Rows,
     if fallback == "labels":
         return rows, np.arange(2), None
     return as_rows(rows, domain=np.zeros(len(rows), np.int8)), np.arange(1), np.arange(1)
-
-
-def require_weight(problem: Problem, rows: str) -> None:
-    """Raise `DataError` if all rows of this name have the weight 0."""
-    if not problem.statistics["n"].sum() > 0:
-        raise DataError(f"{rows}: expected a row with a positive weight, found none")
 
 
 def distinct(rows: Rows, name: str) -> Array:

@@ -11,8 +11,8 @@ from sklearn.pipeline import Pipeline
 
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, last_step
-from bigkernel.estimators.fit.state import Training
 from bigkernel.estimators.fit.basis import FOURIER
+from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.transforms.random_fourier import RandomFourier
 from bigkernel.models.predictor import Predictor, require_numpy
 from bigkernel.statistics.blend import Member

@@ -36,14 +36,15 @@ from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor, execution, plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, RankDeficiencyWarning
 from bigkernel.estimators.base import Classifier, Regressor, RowsEstimator, last_step, set_parameters
-from bigkernel.estimators.tables.blended import Parameter, as_targets, is_semi_supervised, parameters_of, require_member
 from bigkernel.estimators.evaluation import FitReport
-from bigkernel.estimators.fit.state import BlendFit, Fitted, Training
-from bigkernel.estimators.inputs.read import class_factors
 from bigkernel.estimators.fit.basis import draw_rows
+from bigkernel.estimators.fit.state import BlendFit, Fitted
+from bigkernel.estimators.inputs.read import class_factors
+from bigkernel.estimators.inputs.training import Training
+from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
+from bigkernel.estimators.tables.blended import Parameter, as_targets, is_semi_supervised, parameters_of, require_member
 from bigkernel.estimators.tables.leaf_fits import AllRows, LeafFits, LeafNumbers
 from bigkernel.estimators.tables.learned_metric import LearnedMetric, importances_of
-from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
 from bigkernel.kernels.functions import Gaussian
 from bigkernel.statistics.blend import AnyPredictor, Blend, Member, Tree, project
 from bigkernel.streaming.plan import Plan

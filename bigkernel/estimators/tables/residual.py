@@ -12,9 +12,10 @@ from sklearn.base import BaseEstimator, clone
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import NamedSteps, Regressor, set_parameters, training_values
-from bigkernel.estimators.tables.blended import as_targets, is_semi_supervised, member_of, require_member
 from bigkernel.estimators.evaluation import FitReport
-from bigkernel.estimators.fit.state import BlendFit, Fitted, Training
+from bigkernel.estimators.fit.state import BlendFit, Fitted
+from bigkernel.estimators.inputs.training import Training
+from bigkernel.estimators.tables.blended import as_targets, is_semi_supervised, member_of, require_member
 from bigkernel.statistics.blend import Blend, Everywhere, Member
 
 

@@ -15,9 +15,8 @@ from sklearn.utils._param_validation import Interval
 from bigkernel.arrays import ColumnLike, RowsLike
 from bigkernel.estimators.base import set_parameters
 from bigkernel.estimators.transforms.rows import RowTransformer
-from bigkernel.images.checks import image_shape_of
-from bigkernel.images.pose_and_strokes import MomentNormalise, Orientations
 from bigkernel.streaming.chunk import RowMap
+from bigkernel.streaming.images import MomentNormalise, Orientations, image_shape_of
 
 ImageShape = tuple[int, ...] | None
 

@@ -13,10 +13,11 @@ from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import cached_predictor, set_parameters
-from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.fit.state import Fitted, Inputs, ProjectionFit, Solution
-from bigkernel.estimators.inputs.read import domain_column, input_rows
 from bigkernel.estimators.fit.basis import BasisChoice, check_landmarks, is_precomputed
+from bigkernel.estimators.fit.state import Fitted, ProjectionFit, Solution
+from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS
+from bigkernel.estimators.inputs.read import domain_column, input_rows
+from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.estimators.transforms.rows import RowTransformer
 from bigkernel.events.job import job
 from bigkernel.kernels.algebra import Kernel

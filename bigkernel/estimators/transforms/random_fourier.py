@@ -11,9 +11,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from bigkernel.arrays import ColumnLike, RowsLike
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.fit.basis import draw_spectrum
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.inputs.read import input_rows
-from bigkernel.estimators.fit.basis import draw_spectrum
 from bigkernel.estimators.transforms.rows import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import as_kernel

@@ -15,16 +15,18 @@ and the square root of the features.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, DType
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.images.checks import require_image
 from bigkernel.streaming.chunk import MapCost
 
+LONGEST_SIDE = 1024  # pixels: positions then fit 32 bits
 DIRECTIONS = 8  # of the gradient, in the order of `Orientations`
 _MOST_CELLS = 64
 _STRIP_PIXELS = 2**16  # pixels of images that are processed at a time; buffers stay in the cache of a core
@@ -167,7 +169,7 @@ class _LineResampler:
     height: int
     width: int
     rows: int  # most images at a time
-    dtype: Any  # of the resulting pixels, float32 or float64
+    dtype: DTypeLike  # of the resulting pixels, float32 or float64
     reach: float  # bound on a position along a line and its terms, in pixels
 
     def __post_init__(self) -> None:
@@ -182,7 +184,7 @@ class _LineResampler:
         self._columns = np.tile(np.arange(w, dtype=places), h).reshape(h, w)
 
     @staticmethod
-    def _place_dtype(reach: float, dtype: Any) -> np.dtype[Any]:
+    def _place_dtype(reach: float, dtype: DTypeLike) -> DType:
         """Return a dtype that represents positions up to `reach` pixels, and one more, exactly."""
         exact = np.dtype(dtype) == np.float32 and reach + 1 < 1 << np.finfo(np.float32).nmant + 1 - _FRACTION_BITS
         return np.dtype(np.float32 if exact else np.float64)
@@ -304,7 +306,7 @@ class _Gradients:
     A tile has a fixed width, with empty lanes, so that products have a fixed shape and rows the same bits in any block.
     """
 
-    def __init__(self, orientations: Orientations, lanes: int, dtype: Any) -> None:
+    def __init__(self, orientations: Orientations, lanes: int, dtype: DTypeLike) -> None:
         height, columns, cells = orientations.height, orientations.columns, orientations.cells
         self._scaled = np.empty((lanes, height * columns), dtype)
         self._framed = np.zeros((height + 2, columns + 2, lanes), dtype)
@@ -379,3 +381,31 @@ class _Gradients:
         sums = np.where(total[0] == 0, 1, total[0])
         np.divide(values, sums, out=values)
         return np.sqrt(values, out=values)
+
+
+def require_image(height: int, width: int) -> None:
+    """Raise `ConfigError` unless both sides are from 1 to `LONGEST_SIDE` pixels."""
+    if not (1 <= height <= LONGEST_SIDE and 1 <= width <= LONGEST_SIDE):
+        raise ConfigError(f"images: expected sides of 1 to {LONGEST_SIDE:,} pixels, found {height}×{width}")
+
+
+def image_shape_of(X: object, image_shape: Sequence[int] | None, d: int) -> tuple[int, int]:
+    """Return height and width of rows of d values: as given, or of the corpus X, or of a square.
+
+    `ConfigError`: the shape is not two whole numbers from 1. `DataError`: their product is not d; or no shape is known
+    and d is not a square.
+    """
+    if image_shape is None:
+        image_shape = getattr(getattr(X, "info", None), "image_shape", None)  # of a corpus
+    if image_shape is None:
+        side = math.isqrt(d)
+        if side * side != d:
+            raise DataError(f"rows of {d} features are not square images; set image_shape=(height, width)")
+        return side, side
+    shape = tuple(np.ravel(image_shape).tolist())
+    if len(shape) != 2 or not all(side >= 1 and side == int(side) for side in shape):
+        raise ConfigError(f"image_shape: expected (height, width) in pixels, found {image_shape!r}")
+    height, width = map(int, shape)
+    if height * width != d:
+        raise DataError(f"image_shape: {height}×{width} pixels are {height * width} values, but rows have {d}")
+    return height, width
