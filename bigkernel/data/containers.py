@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 
 from bigkernel.arrays import Array, DType
-from bigkernel.data.cf import decoded
 from bigkernel.data.labels import is_missing
 from bigkernel.errors import DataError
 from bigkernel.streaming.chunk import rounded_cells
@@ -42,7 +41,10 @@ def contained(values: Any, name: str, *, labels: bool = False) -> Any:
     `labels`: text may be among the values, and whole numbers stay so, of any size. `DataError` for `name`: a list of
     tables, times, a column that holds no numbers, or whole numbers that float64 rounds.
     """
-    values = decoded(values)  # packed by the CF conventions, of zarr or xarray
+    if hasattr(values, "store_path") or hasattr(values, "to_dataset"):  # of zarr or xarray
+        from bigkernel.data.cf import decoded  # loads zarr
+
+        values = decoded(values)
     if hasattr(values, "dims") and hasattr(values, "dtype"):  # xarray
         values = values.data
     if is_dask_frame(values):
@@ -76,6 +78,11 @@ def in_memory(values: Any, name: str, *, labels: bool = False) -> Array:
     """Return an object of any kind as a dense array; see `contained`."""
     values = contained(values, name, labels=labels)
     return plain(values.compute() if is_dask_array(values) else values, name, labels=labels)
+
+
+def length(values: Any) -> int:
+    """Return the number of rows of an object; of a lazy frame they are counted."""
+    return int(len(values) if hasattr(values, "__len__") else values.shape[0])  # arrays of zarr have no length
 
 
 def plain(values: Any, name: str = "X", *, labels: bool = False) -> Array:

@@ -112,10 +112,9 @@ class Labelling:
         known = ~np.isnan(values)
         odd = known & ~((np.abs(values) <= _LARGEST_EXACT) & (values == np.round(values)))
         if odd.any():
-            if self._classes != "auto" or y.dtype.kind in "iu":
+            if self._classes != "auto":
                 place = np.argmax(odd)
-                expected = "a class" if self._classes != "auto" else "whole numbers up to 2**53 as labels"
-                raise DataError(f"{name}: row {rows[place]} (from 0): expected {expected}, found {y[place]}")
+                raise DataError(f"{name}: row {rows[place]} (from 0): expected a class, found {y[place]}")
             self._whole = False
         elif self._classes != "auto" or len(self._numbers) <= IMAGE_CLASSES + 1:  # + 1: −1 may be one of them
             distinct = np.unique(values[known]).astype(np.int64).tolist()

@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 
 from bigkernel.arrays import Array
+from bigkernel.data.containers import length
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
@@ -61,7 +62,7 @@ class ViewChoice(BasisChoice):
     def count_for(self, rows: Rows) -> int:
         """Return the number of landmarks of the two views together."""
         if not isinstance(self.landmarks, str):
-            count = int(np.shape(self.landmarks)[0])
+            count = length(self.landmarks)
             if not count or count % 2 or self.count not in (None, count // 2):
                 expected = "an even number of" if self.count is None else 2 * self.count
                 raise DataError(f"landmarks: expected {expected} landmarks for two views, found {count}")

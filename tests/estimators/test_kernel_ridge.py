@@ -15,7 +15,7 @@ from sklearn.metrics import mean_squared_error
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Linear, LinearRegression, Ridge, Sigmoid
 from bigkernel.engine.rows import ZarrSource
 from bigkernel.errors import BigKernelError, ConfigError, DataError, PlanTooLargeError, RankDeficiencyWarning
-from bigkernel.estimators.inputs.read import checks
+from bigkernel.estimators.inputs import checks
 from bigkernel.estimators.persistence import load_model, save_model
 
 rng = np.random.default_rng(20120626)

@@ -15,8 +15,8 @@ from numpy.testing import assert_array_equal
 
 from bigkernel import DICA, Gaussian, KernelRidge, KernelRidgeClassifier, Nystroem, UnitNormalizer
 from bigkernel.estimators import base
-from bigkernel.estimators.inputs.read import read as inputs
-from bigkernel.estimators.transforms.rows import rows as transforms
+from bigkernel.estimators.inputs import read as inputs
+from bigkernel.estimators.transforms import rows as transforms
 from bigkernel.kernels.algebra import Kernel
 
 rng = np.random.default_rng(19)

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.data.labels import checked_labels, group_code, require_exact
+from bigkernel.data.labels import beyond_exact, checked_labels, group_code, require_exact
 from bigkernel.data.readers import source
 from bigkernel.data.table import TableEncoding
 from bigkernel.data.zarr_arrays import OUTPUTS, require_names
@@ -408,8 +408,9 @@ def _numbers_or_names(path: str, name: str, rows: NDArray[Any], texts: Any, name
     if not named:
         with contextlib.suppress(pa.ArrowInvalid):
             numbers = compute.if_else(compute.equal(texts, ""), "nan", texts).cast(pa.float64())
-            if not compute.any(compute.match_substring_regex(texts, "[.eE]")).as_py():
-                require_exact(path, rows, name, numbers.to_numpy(zero_copy_only=False))
+            values = numbers.to_numpy(zero_copy_only=False)
+            if beyond_exact(values).any() and not compute.any(compute.match_substring_regex(texts, "[.eE]")).as_py():
+                require_exact(path, rows, name, values)
             return numbers, False
     for text in compute.unique(texts.drop_null()).to_pylist():
         if _kind(text) in ("whole", "number") and text != "-1" and text.lower() != "nan":

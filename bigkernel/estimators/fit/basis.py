@@ -34,9 +34,9 @@ from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from bigkernel.arrays import Array, Index, Labelled
+from bigkernel.arrays import Array, Index
 from bigkernel.config import settings
-from bigkernel.data.containers import by_name, in_memory, names_of
+from bigkernel.data.containers import by_name, in_memory, length, names_of
 from bigkernel.engine.process import free_memory
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor
@@ -265,9 +265,8 @@ class BasisChoice:
 
     def width_for(self, rows: Rows) -> int:
         """Return m of a fit to rows; landmarks sampled from rows are no more than the rows."""
-        given: Labelled = self.landmarks  # arrays of zarr have no length
-        width = int(self.count or (len(given) if hasattr(given, "__len__") else given.shape[0]))
-        return min(width, len(rows)) if isinstance(given, str) and not self.fourier else width
+        width = int(self.count or length(self.landmarks))
+        return min(width, len(rows)) if isinstance(self.landmarks, str) and not self.fourier else width
 
     def require_rows(self, rows: Rows) -> None:
         """Raise `DataError` for first rows fewer than the landmarks, as later rows never become landmarks."""

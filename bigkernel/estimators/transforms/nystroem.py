@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
+from bigkernel.data.containers import length
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import cached_predictor, set_parameters
@@ -37,7 +38,7 @@ class LandmarkTransformer(RowTransformer):
 
     def _choice(self, kernel: Kernel, count: int, dtype: str) -> BasisChoice:
         """Return how `landmarks` are chosen, `count` unless they are given; `ConfigError` for random features."""
-        count = count if isinstance(self.landmarks, str) else np.shape(self.landmarks)[0]
+        count = count if isinstance(self.landmarks, str) else length(self.landmarks)
         check_landmarks(self.landmarks, count)
         choice = BasisChoice(
             kernel=kernel, landmarks=self.landmarks, count=count, dtype=dtype, random_state=self.random_state
