@@ -32,3 +32,16 @@ def test_regressions_begin_with_a_trend(tmp_path, monkeypatch):
     results = results_of("tables", "air_time", "--landmarks", 60, "--leaves", 2, "--out", tmp_path)
     errors = {line["method"]: line["error"] for line in results["tables"]}
     assert errors["metric"] < 0.8 * errors["one kernel"] < 0.8
+
+
+def test_bands_hold_about_nine_tenths_of_the_rows_of_a_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "find_spec", lambda name: None)
+    monkeypatch.setattr(tables, "OWN", ())
+    monkeypatch.setattr(tables, "TAILS", ())
+    monkeypatch.setattr(tables, "numbers", lambda name, seed: (X, np.sin(X[:, 0]) + noise))
+    rng = np.random.default_rng(2)
+    X, noise = rng.normal(size=(500, 3)), 0.3 * rng.normal(size=500)
+    (line,) = results_of("tables", "bands", "--landmarks", 40, "--out", tmp_path)["bands"]
+    shares = {name: share for name, share in line.items() if name != "table"}
+    assert set(shares) >= {"folds", "GCV", "exact", "search", "leaves"}
+    assert all(0.8 < share <= 0.99 for share in shares.values()), shares
