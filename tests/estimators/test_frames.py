@@ -288,3 +288,11 @@ def test_a_list_of_tables_or_pairs_is_no_matrix():
     for given in ([FRAME[list("abc")]] * 2, [(X, y), (X, y)], (X, y), [da.from_array(X)] * 2):
         with pytest.raises(DataError, match=r"X: found a (list|tuple) of tables, arrays or pairs"):
             model().fit(given, y)
+
+
+@pytest.mark.parametrize(
+    "given", [np.zeros(N, "f8,f8"), iter(X), {"a": X[:, 0]}.items()], ids=["fields", "iterator", "items"]
+)
+def test_what_is_no_array_is_refused_by_what_it_is(given):
+    with pytest.raises(DataError, match="X: expected an array or a frame of numbers, found"):
+        model().fit(given, y)
