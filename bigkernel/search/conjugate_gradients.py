@@ -176,6 +176,7 @@ class CGSweep(GridSweep):
             for fold, split in enumerate(partition.splits):
                 data.require_fold(split, float(sums["held_n"][fold]), float(sums["n"][fold]), sums["t"][fold])
 
+        # penalties, folds and targets are columns of the same steps
         with (
             np.errstate(all="ignore"),  # scores that are not finite are refused
             keeping_blocks(basis.features(), rows, reserved_bytes=reserved) as features,
@@ -183,6 +184,7 @@ class CGSweep(GridSweep):
             given = method, rows, targets, basis, features, self.alphas, intercept, stopping, sample_rows, folds
             problem = CGProblem(*given, self._left_out(data, partition), "tune-cg")
             result = solve_cg(problem, require_labels)
+        # coefficients and figures by fold
         by_fold = result.coef.reshape(basis.width, len(partition.splits), -1).transpose(1, 0, 2)
         intercepts = result.residual.intercept.reshape(len(partition.splits), -1)
         solved = [

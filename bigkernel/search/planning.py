@@ -199,7 +199,9 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
     for members in _by_transforms(everyone):
         model = members[0].model
         steps = model[:-1] if isinstance(model, Pipeline) and len(model) > 1 else None
+        # transforms are fitted once, to all rows
         inner, learned = _through(steps, given)
+        # targets are read as by a candidate with an intercept; the others undo their shift
         proto = clone(members[0].last)
         if any(member.solve_settings.fit_intercept for member in members):
             proto.set_params(fit_intercept=True)
@@ -211,6 +213,7 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
         data = proto.read_search(inner, y, given.sample_weight, given.sample_domain, given.groups)
         rows, targets, inputs = data.rows, data.targets, data.inputs
         require_served(scoring, inputs, targets.width)
+        # all candidates are tested on the same folds
         if prepared:
             splits = prepared[0].work.partitions
         else:
@@ -218,6 +221,7 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
             _require_folds(splits, scoring)
         if isinstance(targets, CellTargets):
             splits = with_sides(splits, rows, targets.cells)
+        # what is scored: without weights of classes, and on the scale of the given targets
         search = SearchData(rows, targets, inputs, without_class_weights(rows))
         if wrapper is not None:  # scores compare original targets with predictions on their scale
             search.judging = replace(rows, columns={**rows.columns, "y": source_of(original, "y")})
@@ -226,6 +230,7 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
             with _noting() as started:
                 search.domains = Domains.of(search.judging, targets, scoring.of_domains)
             learned = (*learned, *started)
+        # as few sweeps as memory allows
         sweeps = arrange(members, search, splits, scoring)
         if scoring.gcv:
             _require_gcv(members, everyone)
@@ -334,6 +339,7 @@ def arrange(
 ) -> list[GridSweep]:
     """Group all members into as few sweeps as memory allows."""
     sweeps: list[GridSweep] = []
+    # candidates of the same landmarks, by conjugate gradients or by moments
     _choose_solvers(members, data, partitions)
     for group in _share_landmarks(members, data.rows):
         sweeps += _cg_sweeps([candidate for candidate in group if candidate.choice])
@@ -343,12 +349,14 @@ def arrange(
         if not isinstance(group[0].basis, LandmarkBasis):
             sweeps.append(GridSweep([KernelGroup(group)]))
             continue
+        # those of one kernel, precision and graph share its moments
         kernels: dict[tuple[object, ...], list[Candidate]] = {}
         adapts = isinstance(group[0].method, AdaptingMethod)  # all members are of one type
         for candidate in group:
             basis, graph = candidate.basis, candidate.method.graph
             key = basis.dtype, candidate.columns.dtype == "auto", _key(of_kernel(basis).kernel), graph.n_neighbors
             kernels.setdefault(key, []).append(candidate)
+        # kernels that differ in their width share the distances of a sweep
         for dtype in ("float32", "float64"):
             groups = [KernelGroup(one) for (name, *_), one in kernels.items() if name == dtype]
             if adapts or any(candidate.method.graph.exists for one in groups for candidate in one.candidates):

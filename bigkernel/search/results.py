@@ -47,6 +47,7 @@ def cv_table(
     k = len(everyone)
     results: Results = {"mean_fit_time": np.array([seconds[i] / splits for i in range(k)])}
     results |= {name: np.zeros(k) for name in ("std_fit_time", "mean_score_time", "std_score_time")}
+    # a masked column of each parameter, of numbers where all are
     for name in sorted({name for candidate in everyone for name in candidate.params}):
         there = [candidate for candidate in everyone if name in candidate.params]
         kinds = {type(candidate.params[name]) for candidate in there}

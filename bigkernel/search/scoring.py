@@ -194,6 +194,7 @@ def chosen(scoring: object, *, classifier: bool, by_values: bool = False) -> Sco
         )
     if not requested:
         raise ConfigError("scoring: expected at least one score, found none")
+    # scores of sums are known by name; all others need every prediction
     names, scorers = {}, {}
     for label, one in requested.items():
         names[label] = one if isinstance(one, str) else getattr(one, "__name__", repr(one))

@@ -200,6 +200,7 @@ def _given(cv: object, rows: Rows, labelled: Array | None, *, classifier: bool) 
         pairs = [_pair(number, pair, n) for number, pair in enumerate(cast(Iterable[object], cv))]
     if not pairs:
         raise DataError("cv: expected at least one split, found none")
+    # splits that test disjoint rows and train on all others are folds of one partition
     all_ids = np.zeros(n, bool)
     all_ids[ids] = True
     columns: list[Array] = []
@@ -215,6 +216,7 @@ def _given(cv: object, rows: Rows, labelled: Array | None, *, classifier: bool) 
         if (trained & tested).any():
             raise DataError(f"cv: split {number} has row {int(np.argmax(trained & tested))} in both train and test")
         whole = np.array_equal((trained | tested)[ids], all_ids[ids])
+        # the first partition whose tested rows these do not meet, or a new one
         home = next((i for i in shared if whole and (columns[i][test] == -1).all()), None)
         if home is None:
             columns.append(np.full(n, -1) if whole else np.where(trained, -1, NOT_USED))

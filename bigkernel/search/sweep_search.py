@@ -254,12 +254,14 @@ class SweepSearchCV(CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator):
     def _search(self, given: Given) -> None:
         prepared = self._prepare(given)
         self._require_refit(prepared)
+        # the plan is told before the first sweep
         self.plan_ = self._plan(prepared)
         self.n_splits_ = self.plan_.splits
         emit(Note(str(self.plan_)))
         learned = [event for one in prepared for event in one.learned]  # which have ended
         ended = {"begun": len(learned), "flops_done": sum(event.plan.flops for event in learned)}
         emit(Figures("sweeps", {"count": self.plan_.count, "flops": self.plan_.flops, **ended}))
+        # every candidate on every split
         tested: dict[tuple[int, int], Tested] = {}
         seconds: dict[int, float] = {}
         for one in prepared:
@@ -269,12 +271,14 @@ class SweepSearchCV(CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator):
             share = (time.perf_counter() - begun) / len(one.members)
             seconds |= dict.fromkeys((member.index for member in one.members), share)
         everyone = sorted((c for one in prepared for c in one.members), key=lambda candidate: candidate.index)
+        # the table, the best of it, and warnings where its numbers may be off
         self.cv_results_ = cv_table(everyone, tested, seconds, self._scoring, self.n_splits_)
         self._describe(prepared[0], given.X)
         if self.refit or not self.multimetric_:
             self._choose(everyone)
         ends, best = getattr(self, "edges_", []), getattr(self, "best_index_", None)
         warn_of_errors(self.cv_results_, everyone, tested, ends, best)
+        # the best candidate on all rows
         if self.refit:
             begun = time.perf_counter()
             self.best_estimator_ = self._best(prepared)

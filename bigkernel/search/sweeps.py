@@ -437,11 +437,13 @@ class GridSweep:
 
     def solve(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[list[FoldSolutions]]:
         """Return the solutions of each kernel, by fold, from one sweep."""
+        # one sweep sums the moments of all kernels by fold
         whitenings, noted = self._whiten()
         statistic = self.statistic(data.targets, partition, len(data.rows), whitenings)
         total = probed_sweep(partition.attach(data.rows), statistic, what="tune").total
         for diagnostics in noted:
             diagnostics.warn()
+        # those of each kernel, and of all rows for the fit of the best
         groups, problems = statistic.groups, []
         for place, kernel in enumerate(self.kernels):
             own = slice(place * groups, (place + 1) * groups)
@@ -455,6 +457,7 @@ class GridSweep:
             own = data, members, problems[place], statistic, whitening, partition, scoring, landmark_folds
             return self.solve_kernel(KernelSums(*own), pool)
 
+        # kernels side by side, as far as their rotated sums fit
         landmark_folds = self.landmark_folds(data, partition)
         beside = _ROTATED_BYTES // (8 * groups * statistic.features.width**2)
         return _side_by_side(solve, len(problems), max(1, min(processors(), beside)))
@@ -631,6 +634,7 @@ def _solve_together(sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolu
     """Solve all folds in the same coordinates."""
     members, problem, whitening = sums.members, sums.problem, sums.whitening
     method, c = members[0].method, problem.statistics["t"].shape[1]
+    # errors have a formula, or come from solves of perturbed sums
     estimate = rounding_estimate(problem, whitening)
     perturbs = estimate is not None and not method.has_formula
     expand = sums.scoring.coefficients or perturbs
@@ -640,6 +644,7 @@ def _solve_together(sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolu
     for places in _by_coordinates(members):
         some = [members[place] for place in places]
         own = replace(sums, members=some)
+        # candidates that are ridge in the same coordinates share the rotated sums of each fold
         if not some[0].solve_settings.fit_intercept:
             own = replace(own, problem=problem.of_targets())
         folds = _Folds.of(own, pool)
@@ -647,12 +652,14 @@ def _solve_together(sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolu
         if estimate is not None and whitening is not None and not perturbs:
             rotation = rounding_of_rotation(folds.everything, add_moments(folds.parts), whitening)
             known = estimate.with_solve(rotation, folds.everything.rows)
+        # a solve of all of them without each fold, and their squared errors on it
         resolves, plain = perturbs or folds.coordinates.blocks, [one.solve_settings for one in some]
         grids = [_resolved_grid(folds, some, fold) if resolves else plain for fold in range(len(solved))]
         fit = partial(_fit_fold, folds, known, sums.scoring, expand)
         results = list(pool.map(fit, range(len(solved)), grids))
         if perturbs:
             _estimate_errors(own, results, grids, pool)
+        # to their places among the candidates of the kernel
         columns = np.concatenate([np.arange(place * c, (place + 1) * c) for place in places])
         for out, of_fold in zip(solved, results, strict=True):
             out.unresolved |= of_fold.unresolved
@@ -720,6 +727,7 @@ def _estimate_errors(
             return np.full_like(solved[fold].weights, np.nan), np.full_like(solved[fold].intercepts, np.nan)
         return folds.expand(weights, intercepts)
 
+    # the same solves from perturbed sums, and how far predictions move
     fitted = np.hstack([one.weights for one in solved]), np.concatenate([one.intercepts for one in solved])
     problem, k = sums.problem, len(sums.members)
     moments = sums.members[0].method.predicted_from(problem)

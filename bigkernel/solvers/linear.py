@@ -248,6 +248,7 @@ def _solve_rows(
     lengths = np.linalg.norm(small.columns, axis=0)
     flat = lengths <= FLAT * EPS * small.lengths  # rounding of the factorisation
     columns, Y = np.where(flat, 0, small.columns), small.targets[:, chosen]
+    # columns of length one, penalty included, and T where the row of the mean is far larger than all others
     scale = scale_of(np.where(flat, 0, lengths**2), root * np.abs(mean), alpha)
     top = root * scale * mean
     taken = not fit_intercept and float(np.abs(top).max(initial=0)) > 1
@@ -258,6 +259,7 @@ def _solve_rows(
         if taken:
             first[:], first[0, np.abs(top).argmax()] = 0, 1
         F, Y = np.vstack([first, F]), np.vstack([root * small.target_mean[None, chosen], Y])
+    # least squares of [F; P], and of all its solutions that of least norm
     rounded = np.where(flat, 0, small.lengths)
     system = RowSystem(F, Y, rounded, np.zeros(len(scale)), rows, small.n, to.reduce, to.expand, ADVICE)
     solution = system.solve(alpha, penalty=P, noise=float(np.linalg.norm(rounded * scale)))

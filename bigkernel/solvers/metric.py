@@ -261,6 +261,7 @@ def learn_scales(
         note(best.error)
         return error / start.error, slopes / start.error
 
+    # L-BFGS over logarithms, which keep scales positive
     logs = np.log(np.append(start.weights, start.penalty))
     bounds = [(log - 12, log + 8) for log in logs[:-1]] + [tuple(np.log(_RANGE))]
     if start.error > 0:

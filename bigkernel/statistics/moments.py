@@ -391,6 +391,7 @@ class MomentStatistic:
             waiting, window = 0, 0  # rows whose Gram matrices are still in the dtype of the products
             probes: list[ProbedWindow] = []
             for block in chain(chunk.blocks(index), [None]):
+                # sums of some thousand rows in the dtype of the products join the float64 total
                 if waiting >= GRAM_ROWS or (waiting and block is None):
                     with work.stage("add"):
                         for place, gram in enumerate(grams):
@@ -404,6 +405,7 @@ class MomentStatistic:
                     waiting, window = 0, window + 1
                 if block is None:
                     break
+                # a new window of rows: its products with vectors in float64 tell the rounding of its Gram matrix
                 if not waiting:
                     first = chunk.start + group
                     vectors = self.probe.vectors if self.probe and self.probe.includes(first, window) else ()

@@ -94,6 +94,7 @@ class ProductStatistic(Sums):
     ) -> None:
         """Add rows (b, p) with their weights and folds (b,), and their targets (b, c); `sums` are Uᵀ."""
         count = self.folds.count if self.folds else 0
+        # φᵀv of every fold and penalty; a held-out row has no part in the column of its own fold
         values: Array = products(chunk, phi, self.vectors).reshape(len(phi), max(count, 1), -1)
         held = np.flatnonzero(fold >= 0)
         own = fold[held]
@@ -117,6 +118,7 @@ class ProductStatistic(Sums):
         if y is not None:
             total["e"] += weight @ values
             total["sse"] += weight @ values**2
+        # U = Σ w φ (φᵀv)ᵀ, or of the residuals where there are targets
         weighted = np.ascontiguousarray((weight[:, None] * values).T)
         for columns, wide in _tiles(chunk, phi):
             sums[:, columns] += weighted @ wide

@@ -78,11 +78,13 @@ def calibrate(method: Method, fit: Fit, data: Training) -> Fit:
         return _calibrate_exact(method, fit, data)
     assert isinstance(fit, MomentFit)
     assert fit.folds is not None
+    # f without each fold, from the sums of the others
     sums = fit.folds.sums
     _require_judged(sums["t"], data.rows)
     with spent("solve"), solving(method):
         solutions = _held_out_solutions(method, fit)
     count = len(sums["n"])
+    # its values at rows of that fold, by one sweep
     classes = method.classes(data.targets)
     statistic = HeldOutValues(
         features=method.predicting(fit.basis.features()),
@@ -99,6 +101,7 @@ def calibrate(method: Method, fit: Fit, data: Training) -> Fit:
     except ResumeMismatchError:  # coefficients of another processor or another penalty
         forget("calibration")
         total = sweep(rows, statistic, what="calibration").total
+    # p = softmax(a ∘ f + b), fitted to these values
     with spent("solve"), solving(method):
         calibration = fit_softmax(total["values"], total["truth"], total["weight"])
     return replace(fit, calibration=_with_weights(calibration, data.rows, classes), folds=None)

@@ -297,12 +297,14 @@ def precondition_by_sample(problem: CGProblem, ids: Array, weight: Array, fold: 
     rows, basis, targets, (F, A, c) = problem.rows, problem.basis, problem.targets, problem.shape
     y = rows.take_column("y", ids)
     chunk = Chunk(rows.take(ids), y=y, weight=weight, fold=fold, block_rows=STRIP_ROWS)
+    # Bᵀ(y − 0) of the training rows of each fold in the sample, from which its first solution comes
     by_fold: Accumulator = {}
     if problem.folds:
         zeros = np.zeros((basis.width, F * c))
         products = ProductStatistic(basis.features(), targets, zeros, "start", residual=True, folds=ColumnFolds(F))
         by_fold = products.zero()
         products.update(by_fold, chunk)
+    # the normal matrix of all rows of the sample
     moments = MomentStatistic(basis.features(), targets, sums=np.dtype(np.float64))
     total = moments.zero()
     chunk.work.on_block = _row_reporter(len(ids))

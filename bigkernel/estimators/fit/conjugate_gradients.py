@@ -158,6 +158,7 @@ def _iterate(
     objective, null = residual.objective, residual.null_objective
     columns, active = np.arange(F * A * c), np.arange(A)  # those that `state` still has
     while True:
+        # a penalty ends when the columns of all its folds and targets are near the minimum, or stall
         near = state.excess <= enough[columns] * np.minimum(objective, null)
         ended = near.reshape(F, -1, c).all(axis=(0, 2)) | state.stalled.reshape(F, -1, c).all(axis=(0, 2))
         going = np.flatnonzero(~ended)
@@ -166,10 +167,12 @@ def _iterate(
             coef[:, columns], ritz[columns] = state.coef, state.ritz
         if last:
             return coef, ritz
+        # those that have ended take no part in later sweeps
         if len(going) < len(active):
             kept = np.arange(len(columns)).reshape(F, -1, c)[:, going].ravel()
             columns, active = columns[kept], active[going]
             state, P, objective, null = state.select(kept), P.select(kept), objective[kept], null[kept]
+        # one sweep for Ap of all columns, and a step along p in each
         product = problem.product(state.direction, active, residual)
         with solving(problem.method):
             state = step_cg(state, product, P.solve)

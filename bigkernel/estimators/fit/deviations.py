@@ -80,6 +80,7 @@ def _posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Poster
         raise ConfigError("return_std: expected a single penalty, found one for each target; pass one number for alpha")
     if isinstance(fit, IterativeFit):
         raise ConfigError("return_std: not available for a fit by conjugate gradients; use solver='direct'")
+    # from what the fit keeps: its kernel matrix, the R factor of its rows, or its sums
     alpha = solution.alpha
     if isinstance(fit, ExactFit):
         require_exact(name, basis.width)
@@ -125,6 +126,7 @@ def posterior_of_sums(fit: MomentFit, whitening: Whitening) -> tuple[Posterior, 
     raw = replace(fit.moments, shift=None) if flag else fit.moments
     rotation = whitening.restore(rounding_of_rotation(raw, rotated, whitening))
     both = {**fit.statistics, "E": fit.statistics["E"] + rotation / np.sqrt(max(rows / probed_rows, 1.0))}
+    # the largest change of deviations at some points over draws of a rounding of the probed size
     rng, deviations = np.random.default_rng(DRAW), np.sqrt(posterior.spread.variance(*points))
     largest = 0.0
     for _ in range(_DRAWS):

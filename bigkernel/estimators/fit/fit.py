@@ -180,6 +180,7 @@ def fit_columns(method: Method[R, S], before: MomentFit, columns: Array) -> Mome
 
 def fit_exact(method: Method[R, S], columns: BasisChoice, data: Training) -> Fit:
     """Fit from the n×n kernel matrix of rows in memory."""
+    # the rows, targets and n×n kernel matrix, all in memory
     exact = read_exact(method.name, data.rows, None if method.semi_supervised else data.labels)
     targets = method.exact_targets(exact, data.targets)
     kernel, K = exact.gram(columns.kernel)
@@ -189,6 +190,7 @@ def fit_exact(method: Method[R, S], columns: BasisChoice, data: Training) -> Fit
     with solving(method):
         solution = finite(method, method.solve_exact(problem, diagnostics))
         again = method.resolved(solution)
+        # the same solve with other rounding errors tells how far they move predictions
         diagnostics.errors = exact_errors(
             problem,
             coefficients_of(solution),

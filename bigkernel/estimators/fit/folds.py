@@ -182,23 +182,28 @@ def choose(parts: Iterable[Part], asked: SolveSettings, inputs: Inputs) -> Choic
     for coordinates, train, test, estimate in parts:
         if not (train.n > 0 and test.n > 0):
             continue
+        # all candidates are fitted without the fold, and tested on it
         blocks = coordinates.blocks or (None,)
         grid = grid or _grid(asked, train, blocks)
         fitted, intercepts, estimates = coordinates.fit(train, grid, estimate)
+        # targets are compared in units of their variance
         spread = np.maximum(total_spread(train) / train.n, 1e-300)
         unit = spread if inputs.classes is None else np.ones_like(spread)
         errors.append((squared_errors(test, fitted, intercepts) / test.n / unit).sum(axis=1))
         weights.append(float(test.n))
+        # by how much rounding may move the root of the error
         rounding = np.array([0.0 if one is None else one.total for one in estimates])
         unsure.append(rounding * np.sqrt((spread / unit).sum()))
     if not errors:
         raise DataError("alpha='cv': expected labelled rows in two folds at least, found one; pass a number")
+    # only candidates that rounding leaves clear may be chosen, the simplest if there is none
     told, share = np.stack(errors), np.array(weights)
     sure = (np.stack(unsure) <= np.sqrt(told)).all(axis=0)
     sure[0] |= not sure.any()
     chosen = first_as_good(told, share, sure)
     alpha, passed = grid[chosen].alpha, chosen // len(_PENALTIES)
     assert isinstance(alpha, float)
+    # whether the next smaller penalty would be better, could rounding resolve it
     smaller = min(chosen + 1, (passed + 1) * len(_PENALTIES) - 1)
     better = first_as_good(told[:, [chosen, smaller]], share, np.ones(2, bool)) == 1
     return Choice(alpha, len(blocks) - 1 - passed, unresolved=better and not sure[smaller])

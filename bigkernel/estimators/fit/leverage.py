@@ -46,6 +46,7 @@ def check_leverage(name: str, solved: Solved[R, RidgeSolution], data: Training) 
     basis, shift = problem.basis, problem.inputs.shift
     if not isinstance(basis, LandmarkBasis) or whitening is None:
         return
+    # some labelled rows that are no landmarks, and their targets
     sound = rows.sound if rows.bad_rows == "skip" else None
     ids = uniform(len(rows), min(_ROWS, len(rows)), np.random.RandomState(0), usable=sound)
     ids = ids if basis.ids is None else np.setdiff1d(ids, basis.ids)
@@ -56,11 +57,13 @@ def check_leverage(name: str, solved: Solved[R, RidgeSolution], data: Training) 
         return
     targets, weight = np.empty((len(some), data.labels.width)), weight[some]
     data.labels.encode(y[some], targets)
+    # φ of these rows in the coordinates of the solve, about the means of the fit
     sums = problem.statistics if flag else unshift_targets(problem.statistics, shift)
     *_, small = reduce_and_centre(Moments.of(sums, shift=problem.centre), whitening, fit_intercept=flag)
     block = basis.features().block(Chunk(rows.take(ids[some]).astype(basis.dtype)), slice(None))
     phi = whitening.reduce(block.T.astype(np.float64)) - small.mean[:, None]
     targets += (0 if flag else shift) - small.target_mean
+    # the error of rows left out is (y − f)/(1 − h), h = w φᵀH⁻¹φ, for this penalty and larger ones
     system, errors = RidgeSystem(small, problem.moments.rows, whitening.condition, shared=True), []
     for larger in LARGER:
         fit = system.solve(larger * float(solved.solution.alpha))
