@@ -97,9 +97,7 @@ def plain(values: Any, name: str = "X", *, labels: bool = False) -> Array:
     kind = array.dtype.kind
     if kind == "V" or (kind == "O" and not array.ndim):
         found = f"fields {array.dtype.names}" if kind == "V" else f"a {type(values).__name__}"
-        raise DataError(
-            f"{name}: expected an array or a frame of numbers, found {found}; make a pandas frame or an array"
-        )
+        raise DataError(f"{name}: expected numbers in an array or a frame, found {found}; make one of them")
     times = kind in "mM" or (kind == "O" and any(isinstance(cell, date | time | timedelta) for cell in array.flat))
     if times and not labels:
         raise DataError(f"{name}: expected numbers, found times; {_ADVICE}")

@@ -294,5 +294,5 @@ def test_a_list_of_tables_or_pairs_is_no_matrix():
     "given", [np.zeros(N, "f8,f8"), iter(X), {"a": X[:, 0]}.items()], ids=["fields", "iterator", "items"]
 )
 def test_what_is_no_array_is_refused_by_what_it_is(given):
-    with pytest.raises(DataError, match="X: expected an array or a frame of numbers, found"):
+    with pytest.raises(DataError, match="X: expected numbers in an array or a frame, found"):
         model().fit(given, y)
