@@ -105,8 +105,8 @@ def test_f28_a_changed_job_is_refused_and_another_penalty_resumes(fault_corpus, 
     assert driver.wait() == 75
     before = published(tmp_path / "run")
     with dask.config.set({"bigkernel.min-segments": SEGMENTS}):
-        assert "block_rows was 16, now it is 2048" in run(*job, "--resume", code=5).stderr
-        with dask.config.set({"bigkernel.block-rows": 16}):
+        assert "block_rows was 64, now it is 2048" in run(*job, "--resume", code=5).stderr
+        with dask.config.set({"bigkernel.block-rows": 64}):
             for change, text in CHANGES:
                 message = rf"ResumeMismatchError: \S+: the run on disk belongs to another job: .*{text}"
                 assert re.search(message, run(*job, *change, "--resume", code=5).stderr)
