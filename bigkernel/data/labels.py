@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigkernel.errors import DataError
+from bigkernel.streaming.chunk import LARGEST_WHOLE
 
 Classes = Literal["auto"] | bool
 
@@ -26,7 +27,6 @@ FEW_CLASSES, CODED_CLASSES, IMAGE_CLASSES = 10, 20, 1000
 MOST_CLASSES = 2**16
 _UNLABELLED = "-1"  # among names
 _MISSING = {-1, _UNLABELLED}
-_LARGEST_EXACT = 2**53  # float64 rounds larger whole numbers
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -110,7 +110,7 @@ class Labelling:
         if not self._whole:
             return values
         known = ~np.isnan(values)
-        odd = known & ~((np.abs(values) <= _LARGEST_EXACT) & (values == np.round(values)))
+        odd = known & ~((np.abs(values) <= LARGEST_WHOLE) & (values == np.round(values)))
         if odd.any():
             if self._classes != "auto":
                 place = np.argmax(odd)
@@ -158,7 +158,7 @@ def named_labels(y: NDArray[Any], classes: Sequence[int | str], *, unlabelled: s
 
 def beyond_exact(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Return where numbers may be whole ones that float64 rounds, those from ±2⁵³ on."""
-    return np.asarray((values >= _LARGEST_EXACT) | (values <= -_LARGEST_EXACT))
+    return np.asarray((values >= LARGEST_WHOLE) | (values <= -LARGEST_WHOLE))
 
 
 def require_exact(path: str, rows: NDArray[Any], column: str, values: NDArray[Any]) -> None:

@@ -355,7 +355,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         form = "an exact fit" if isinstance(self._fitted, ExactFit) else "a fit by conjugate gradients"
         raise ConfigError(f"{type(self).__name__}: {form} keeps no statistics; {advice}")
 
-    def adopt(self, data: Training, basis: Columns, problem: Problem | None) -> None:
+    def fit_from_sums(self, data: Training, basis: Columns, problem: Problem | None) -> None:
         """Fit to these sums of the rows, or by a sweep if there are none or they are too coarse."""
         restore(self, data.inputs)
         method = self._method()

@@ -1,7 +1,7 @@
 """The base class of kernels, their evaluation in blocks, and sums, products, multiples and kernels on some columns.
 
 Kernels are small callable values, `k(X, Z)`. For the fast block path, `k.bind(Z, dtype)` prepares landmarks Z once and
-returns a `Bound`, which fills preallocated blocks and allocates no more than a few strips itself. Shapes:
+returns a `PreparedLandmarks`, which fills preallocated blocks and allocates no more than a few strips itself. Shapes:
 X (n, d) rows, b of a block, Z (m, d) landmarks, k(X, Z) (n, m), k.diag(X) (n,).
 
 Sums and products of positive definite kernels are positive definite, and so is c·k for c > 0 (Schölkopf & Smola, 2002,
@@ -127,7 +127,7 @@ class Kernel:
     def finish(self, strip: Array) -> None:
         """Turn a strip of the argument into kernel values, in place; by default they are the same."""
 
-    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> PreparedLandmarks:
         """Prepare landmarks Z (m, d) for blocks of `dtype`.
 
         With `touching`, distances of rows that nearly coincide with a landmark keep their digits, as they always do for
@@ -141,7 +141,7 @@ class Kernel:
         block_dtype: DType = np.dtype(dtype)
         Z = np.asarray(Z, np.float64)
         if not self.of_distance:
-            return Bound(self.finish, np.ascontiguousarray(Z.T, block_dtype), Z.shape[1])
+            return PreparedLandmarks(self.finish, np.ascontiguousarray(Z.T, block_dtype), Z.shape[1])
         (gamma, lengths), limits = self.widths(), np.finfo(block_dtype)
         unit = exact_unit(gamma**0.5, block_dtype)
         if unit != 1:
@@ -170,11 +170,13 @@ class Kernel:
             weights[-2] = -gamma
             weights[-1] = -gamma * squares
         refuse_blur(self.name, block_dtype, blur)
-        return Bound(self.finish, weights, Z.shape[1], float(block_dtype.type(gamma)), shift, stretch, transformed)
+        return PreparedLandmarks(
+            self.finish, weights, Z.shape[1], float(block_dtype.type(gamma)), shift, stretch, transformed
+        )
 
 
 @dataclass
-class Bound:
+class PreparedLandmarks:
     """k(·, Z) with Z prepared: fills blocks in preallocated buffers. Made by `Kernel.bind`.
 
     Call `place(rows)`, `multiply(rows, out)`, then `value` on strips of `out` (b, m). `rows` is a buffer of as many
@@ -255,7 +257,7 @@ class Bound:
     def gram(self) -> Array | None:
         """Compute k(Z, Z) (m, m), exactly symmetric, from one triangle; None unless a float64 product gives it."""
         of_distance, d, gamma = len(self.weights) > self.n_features, self.n_features, self.gamma
-        plain = type(self) is Bound and self.touching is None and self.dtype == np.float64
+        plain = type(self) is PreparedLandmarks and self.touching is None and self.dtype == np.float64
         if not plain:
             return None
         from bigkernel.kernels.blas import mirror, syrk  # loads SciPy, which predictors do without
@@ -331,7 +333,7 @@ def refuse_blur(kernel: str, dtype: DType, blur: float) -> None:
 
 
 @dataclass
-class PointsBound(Bound):
+class PreparedPoints(PreparedLandmarks):
     """Unprepared landmarks, for kernels whose argument is no product: their `fill` computes it by strips of rows."""
 
     kernel: Any = None  # `fill(x, points, some, out)` writes the argument of rows x (b, d) and points (s, d) into out
@@ -354,11 +356,11 @@ class PointsBound(Bound):
 
 
 @dataclass
-class _CompositeBound(Bound):
+class _PreparedTerms(PreparedLandmarks):
     """Landmarks prepared for a composite kernel: `multiply` writes kernel values, and `value` keeps them."""
 
     # prepared landmarks of each term, and the columns (k,) of the rows that it uses; None: all
-    terms: Sequence[tuple[Bound, Array | None]] = ()
+    terms: Sequence[tuple[PreparedLandmarks, Array | None]] = ()
     join: np.ufunc = np.add  # combines two terms
     factor: float = 1.0  # of the result
 
@@ -423,12 +425,12 @@ class _Composite(Kernel):
         """Return the expression of the kernel as its name."""
         return {"name": self.formula()}
 
-    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> PreparedLandmarks:
         Z, chosen = np.asarray(Z), self._columns(np.shape(Z)[1])
         own = Z if chosen is None else Z[:, chosen]
         terms = tuple((term.bind(own, dtype, touching=touching), chosen) for term in self.terms)
         none, factor = np.empty((Z.shape[1], 0), dtype), float(getattr(self, "factor", 1.0))
-        return _CompositeBound(self.finish, none, Z.shape[1], terms=terms, join=self._join, factor=factor)
+        return _PreparedTerms(self.finish, none, Z.shape[1], terms=terms, join=self._join, factor=factor)
 
     def _columns(self, n_features: int) -> Array | None:
         """Return the columns that the terms use; None: all."""

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from bigkernel.arrays import Array, DType
-from bigkernel.kernels.algebra import Bound, Kernel, strips
+from bigkernel.kernels.algebra import Kernel, PreparedLandmarks, strips
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern
 from bigkernel.streaming.chunk import Chunk, MapCost
 
@@ -154,7 +154,7 @@ class LandmarkMap(_AtLandmarks, SingleMap):
     shift: Array | None = None  # (m,) subtracted from every row of the block; see `centre_of`
 
     @cached_property
-    def bound(self) -> Bound:
+    def bound(self) -> PreparedLandmarks:
         """Landmarks prepared for blocks, once per process."""
         return self.kernel.bind(self.landmarks, self.dtype)
 
@@ -221,7 +221,7 @@ class LandmarkFamily(_AtLandmarks):
         return len(self.kernels)
 
     @cached_property
-    def bound(self) -> Bound:
+    def bound(self) -> PreparedLandmarks:
         """Landmarks prepared for the shared argument, that of the narrowest kernel."""
         narrowest = self.kernels[int(np.argmax(self.scales))]
         return narrowest.bind(self.landmarks, self.dtype, touching=any(kernel.kinked for kernel in self.kernels))
@@ -264,7 +264,7 @@ class LandmarkSlices:
     """φ(x) = k(x, Z) in slices of its columns."""
 
     kernel: Kernel  # resolved: every parameter a number
-    bound: Bound  # Z prepared for blocks
+    bound: PreparedLandmarks  # Z prepared for blocks
     width: int  # m
     slice_width: int  # s, of all slices but the last
 

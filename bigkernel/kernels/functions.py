@@ -22,10 +22,10 @@ from numpy.typing import ArrayLike, DTypeLike
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
 from bigkernel.kernels.algebra import (
-    Bound,
     Kernel,
     OnColumns,
-    PointsBound,
+    PreparedLandmarks,
+    PreparedPoints,
     Product,
     Scaled,
     Sum,
@@ -190,7 +190,7 @@ class Laplacian(Kernel):
         sigma, d = self.sigma, np.shape(Z)[1]
         return replace(self, sigma=d * (_spread(sigma, Z, weight) / d) ** 0.5 if isinstance(sigma, str) else sigma)
 
-    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> PreparedLandmarks:
         Z = np.asarray(Z, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             gamma = 1 / float(self.resolve(Z).sigma)
@@ -198,7 +198,7 @@ class Laplacian(Kernel):
         require_range(self.name, dtype, gamma)
         refuse_blur(self.name, np.dtype(dtype), blur)
         none = np.empty((Z.shape[1], 0), dtype)
-        return PointsBound(self.finish, none, Z.shape[1], kernel=self, points=Z.astype(dtype))
+        return PreparedPoints(self.finish, none, Z.shape[1], kernel=self, points=Z.astype(dtype))
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
         """Return the bytes of the landmarks, also in float64, from which L1 distances are computed."""
@@ -245,7 +245,7 @@ class _Projected(Linear):
         gamma = 1 / _spread(self.gamma, Z, weight) if isinstance(self.gamma, str) else self.gamma
         return replace(self, gamma=gamma)  # type: ignore[call-arg]
 
-    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> PreparedLandmarks:
         assert not isinstance(self.gamma, str)
         require_range(self.name, dtype, float(self.gamma))
         return super().bind(Z, dtype)

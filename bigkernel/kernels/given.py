@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from bigkernel.arrays import Array
 from bigkernel.errors import BigKernelError, ConfigError, DataError
-from bigkernel.kernels.algebra import Bound, Kernel, PointsBound
+from bigkernel.kernels.algebra import Kernel, PreparedLandmarks, PreparedPoints
 
 _STRIP_BYTES = 2**21  # a strip of values and its rows in float64
 PAIRWISE = ("additive_chi2", "chi2", "cosine")  # of scikit-learn, besides those in `functions`
@@ -30,9 +30,9 @@ class _External(Kernel, ABC):
     of_distance: ClassVar[bool] = False
     _points: ClassVar[bool] = True  # whether values are computed from the landmarks
 
-    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> PreparedLandmarks:
         points, none = np.asarray(Z, np.float64) if self._points else None, np.empty((np.shape(Z)[1], 0), dtype)
-        return PointsBound(self.finish, none, np.shape(Z)[1], kernel=self, points=points, strip_bytes=_STRIP_BYTES)
+        return PreparedPoints(self.finish, none, np.shape(Z)[1], kernel=self, points=points, strip_bytes=_STRIP_BYTES)
 
     @abstractmethod
     def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
@@ -117,7 +117,7 @@ class Pairwise(_External):
             raise ConfigError(f"pairwise kernel: expected gamma above 0 for chi2, found {self.gamma!r}")
         return self
 
-    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> Bound:
+    def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> PreparedLandmarks:
         return super().bind(_normalize(np.asarray(Z)) if self.metric == "cosine" else Z, dtype)
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:

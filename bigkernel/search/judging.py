@@ -188,7 +188,7 @@ class Work:
             fit = fit_by_cg_with_fallback(*by_ridge(candidate), data, candidate.basis, start=start)
             restore(candidate.last, inputs, fit)
         else:
-            candidate.last.adopt(data, candidate.basis, problem)
+            candidate.last.fit_from_sums(data, candidate.basis, problem)
 
 
 def _by_candidate(solved: list[FoldSolutions]) -> Iterator[tuple[Tested, ...]]:

@@ -648,14 +648,14 @@ def _solve_together(sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolu
         if not some[0].solve_settings.fit_intercept:
             own = replace(own, problem=problem.of_targets())
         folds = _Folds.of(own, pool)
-        known = None
+        rounding = None
         if estimate is not None and whitening is not None and not perturbs:
             rotation = rounding_of_rotation(folds.everything, add_moments(folds.parts), whitening)
-            known = estimate.with_solve(rotation, folds.everything.rows)
+            rounding = estimate.with_solve(rotation, folds.everything.rows)
         # a solve of all of them without each fold, and their squared errors on it
         resolves, plain = perturbs or folds.coordinates.blocks, [one.solve_settings for one in some]
         grids = [_resolved_grid(folds, some, fold) if resolves else plain for fold in range(len(solved))]
-        fit = partial(_fit_fold, folds, known, sums.scoring, expand)
+        fit = partial(_fit_fold, folds, rounding, sums.scoring, expand)
         results = list(pool.map(fit, range(len(solved)), grids))
         if perturbs:
             _estimate_errors(own, results, grids, pool)
@@ -689,7 +689,7 @@ def _resolved_grid(folds: _Folds, some: list[Candidate], fold: int) -> list[Solv
 
 def _fit_fold(
     folds: _Folds,
-    known: RoundingEstimate | None,
+    rounding: RoundingEstimate | None,
     scoring: Scoring,
     expand: bool,
     fold: int,
@@ -697,7 +697,7 @@ def _fit_fold(
 ) -> FoldSolutions:
     """Train candidates without a fold, and test them on it."""
     coordinates, train = folds.coordinates, folds.train(fold)
-    weights, intercepts, errors = coordinates.fit(train, grid, known)
+    weights, intercepts, errors = coordinates.fit(train, grid, rounding)
     if coordinates.origin is not None and not grid[0].fit_intercept:
         train = reduce_moments(replace(train, shift=coordinates.origin), Whitening(len(train.G), len(train.G)))
     scores = gcv_scores(train, grid) if scoring.gcv else [float("nan")] * len(grid)

@@ -79,10 +79,10 @@ class Coordinates:
         """Whether rounding leaves directions unresolved that float64 might resolve."""
         return False
 
-    def fit(self, train: Moments, grid: Sequence[SolveSettings], known: RoundingEstimate | None = None) -> Fits:
+    def fit(self, train: Moments, grid: Sequence[SolveSettings], estimate: RoundingEstimate | None = None) -> Fits:
         """Solve for every candidate from moments in these coordinates; see `candidates`."""
         if self.origin is None:
-            return candidates(train, grid, self.condition, known, shared=len(grid) >= SHARED)
+            return candidates(train, grid, self.condition, estimate, shared=len(grid) >= SHARED)
         fits, errors = [], []
         for settings in grid:
             flag, noted = settings.fit_intercept, SolveDiagnostics()
@@ -151,7 +151,7 @@ def candidates(
     train: Moments,
     grid: Sequence[SolveSettings],
     condition: float = 1.0,
-    known: RoundingEstimate | None = None,
+    estimate: RoundingEstimate | None = None,
     *,
     shared: bool = False,
 ) -> Fits:
@@ -169,7 +169,9 @@ def candidates(
         moments = centred[settings.fit_intercept]
         columns = settings.columns(r)
         if (key := (settings.fit_intercept, columns.start, columns.stop)) not in systems:
-            systems[key] = RidgeSystem(_select(moments, settings), float(train.rows), condition, known, shared=shared)
+            systems[key] = RidgeSystem(
+                _select(moments, settings), float(train.rows), condition, estimate, shared=shared
+            )
         system, alpha, noted = systems[key], settings.alpha, SolveDiagnostics()
         if isinstance(alpha, str):
             alpha = gcv.of_system(system, fit_intercept=settings.fit_intercept).best()

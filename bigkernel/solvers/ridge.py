@@ -393,14 +393,14 @@ class SystemSolution:
     factor: Factor
 
 
-def prediction_errors(known: RoundingEstimate, solution: SystemSolution, changes: Array) -> Errors:
+def prediction_errors(estimate: RoundingEstimate, solution: SystemSolution, changes: Array) -> Errors:
     """Estimate the errors of predictions of a fit, see the module; `changes` are in the coordinates of its factor."""
-    w, G, n, solver, d = solution.w, solution.G, solution.n, solution.factor, known.blocks
+    w, G, n, solver, d = solution.w, solution.G, solution.n, solution.factor, estimate.blocks
     squares, predicted = float(solution.squares.sum()), float(solution.predicted.sum())
     if not w.any() or predicted == 0:
         # columns that are constant after rounding may have lost all that the targets depend on
         unresolved = d is not None and bool(d.any()) and squares > 0
-        return Errors(0.0, 0.0, np.inf if unresolved else 0.0, widest=known.widest)
+        return Errors(0.0, 0.0, np.inf if unresolved else 0.0, widest=estimate.widest)
     if not predicted > 0:  # G is all rounding
         return Errors(np.inf, np.inf, 0.0 if d is None else np.inf)
     # all at once: a solve and a product with G are expensive
@@ -425,28 +425,28 @@ def prediction_errors(known: RoundingEstimate, solution: SystemSolution, changes
         # δφ of a row: times its residual, through FH⁻¹φ of all rows, n diag(d)w on average, and δφᵀw itself
         own_changes = float(power[OF_BLOCKS.stop :].sum())
         blocks = (of_values * squares + noise * of_rows) / VECTORS + own_changes + n * noise
-    squared = np.array([of_matrix(known.sums, of_sums), of_matrix(known.solve, of_solve)])
+    squared = np.array([of_matrix(estimate.sums, of_sums), of_matrix(estimate.solve, of_solve)])
     doubt, V = 0.0, solver.dropped
     if solution.alpha > 0:
-        bounds = _bounds(known, solution)
+        bounds = _bounds(estimate, solution)
         lost = solver.unresolved > 0 or (V is not None and V.size > 0)
         squared = bounds if lost or bounds.sum() < squared.sum() else squared
     elif V is not None:
         # in unresolved directions least squares would explain a chance share of the residual, and in dropped directions
         # that the sums resolve, what it explains there
-        chance, values = squares / max(known.rows, 1.0), (V * (G @ V)).sum(axis=0)
-        clear = values > _CLEAR * np.sqrt((V**2 * (known.sums + known.solve)[:, None]).sum(axis=0))
+        chance, values = squares / max(estimate.rows, 1.0), (V * (G @ V)).sum(axis=0)
+        clear = values > _CLEAR * np.sqrt((V**2 * (estimate.sums + estimate.solve)[:, None]).sum(axis=0))
         explained = float(((V[:, clear].T @ solution.C) ** 2 / values[clear, None]).sum())
         squared[1] += solver.unresolved * chance + explained
         # the whitening kept the others too: a QR factorisation decides whether they are null
         doubt = float(np.sqrt((~clear).sum() * chance / predicted))
     sums, solve, of_blocks = (float(np.sqrt(value / predicted)) for value in (*squared, blocks))
-    return Errors(sums, solve, of_blocks, widest=known.widest, doubt=doubt)
+    return Errors(sums, solve, of_blocks, widest=estimate.widest, doubt=doubt)
 
 
-def _bounds(known: RoundingEstimate, solution: SystemSolution) -> Array:
+def _bounds(estimate: RoundingEstimate, solution: SystemSolution) -> Array:
     """Bound ‖change of predictions‖² by the rounding of sums and of the solve, (2,), for α > 0; see the module."""
-    w, alpha, a = solution.w, solution.alpha, np.stack([known.sums, known.solve])
+    w, alpha, a = solution.w, solution.alpha, np.stack([estimate.sums, estimate.solve])
     changed, total = a @ (w**2).sum(axis=1), np.maximum(a.sum(axis=1), 1e-300)  # ‖Ew‖², Σa
     rise = np.sqrt(((np.sqrt(a) @ np.abs(w)) ** 2).sum(axis=1) * changed / total).sum()
     gradient = float(np.sqrt(changed.sum()))
@@ -464,7 +464,7 @@ class RidgeSystem:
     small: Reduced
     rows: float  # number of rows of the moments
     condition: float = 1.0  # of the whitening, see `factorize`
-    known: RoundingEstimate | None = None  # of the moments; None: no error estimates of predictions
+    estimate: RoundingEstimate | None = None  # of the moments; None: no error estimates of predictions
     # use the tridiagonal form wherever α exceeds rounding, which pays from `SHARED` penalties on
     shared: bool = field(default=False, kw_only=True)
 
@@ -486,10 +486,10 @@ class RidgeSystem:
 
     def error(self, solution: SystemSolution) -> Errors | None:
         """Estimate the error of predictions, if the errors of the moments are known."""
-        if self.known is None:
+        if self.estimate is None:
             return None
-        changes = self.known.changes if solution.factor.basis is None else self._rotated[1]
-        return prediction_errors(self.known, solution, changes)
+        changes = self.estimate.changes if solution.factor.basis is None else self._rotated[1]
+        return prediction_errors(self.estimate, solution, changes)
 
     def effective_dof(self, solution: SystemSolution) -> float:
         """Compute tr G(G + αI)⁻¹."""
@@ -501,7 +501,7 @@ class RidgeSystem:
         if isinstance(G, np.ndarray) and isinstance(factor, DenseFactor):
             ratios = factor.ratios(G, solution.C, alpha, solution.w)
         factor.diagnose(G, ratios, alpha, diagnostics)
-        if self.known is not None:
+        if self.estimate is not None:
             diagnostics.errors = self.error(solution)
 
     @cached_property
@@ -519,7 +519,9 @@ class RidgeSystem:
     def _rotated(self) -> tuple[Array, Array]:
         """QᵀC (r, c), and Qᵀ times the known changes of Hw."""
         c = self.small.C.shape[1]
-        rotated = self._tridiagonal.basis.T @ np.hstack([self.small.C, *([self.known.changes] if self.known else [])])
+        rotated = self._tridiagonal.basis.T @ np.hstack(
+            [self.small.C, *([self.estimate.changes] if self.estimate else [])]
+        )
         return rotated[:, :c], rotated[:, c:]
 
     def _tridiagonal_factor(self, alpha: float) -> Factor | None:
@@ -648,11 +650,11 @@ def nystrom_ridge(
         if result is not None:
             return result
     raw, rotated, small = reduce_and_centre(moments, whitening, fit_intercept=fit_intercept)
-    known = None
+    rounding = None
     if estimate is not None:
-        known = estimate.with_solve(rounding_of_rotation(raw, rotated, whitening), moments.rows)
+        rounding = estimate.with_solve(rounding_of_rotation(raw, rotated, whitening), moments.rows)
     del rotated
-    system = RidgeSystem(small, moments.rows, whitening.condition, known)
+    system = RidgeSystem(small, moments.rows, whitening.condition, rounding)
 
     def solve(value: float, columns: Index, noted: SolveDiagnostics) -> tuple[Array, ...]:
         solution = system.solve(value, columns)
@@ -694,8 +696,10 @@ def _unrotated_ridge(
     v, upper = whitening.expand(probes(whitening.rank, VECTORS)), factor.upper
     product = times_triangle(upper, times_triangle(upper, v, lower=False), lower=False, transposed=True)
     error_z = whitening.reduce(product - gram.penalised_times(alpha, v))
-    known = (estimate or RoundingEstimate(np.zeros(len(error_z)), None)).with_solve(error_z, moments.rows)
-    errors = prediction_errors(known, SystemSolution(w, error, predicted, alpha, n, gram, C, factor), known.changes)
+    rounding = (estimate or RoundingEstimate(np.zeros(len(error_z)), None)).with_solve(error_z, moments.rows)
+    errors = prediction_errors(
+        rounding, SystemSolution(w, error, predicted, alpha, n, gram, C, factor), rounding.changes
+    )
     if not errors.solve <= _SOLVED:
         return None
     size = frobenius(moments.G) + alpha * frobenius(core.diagonal)  # at most ‖G‖ + α‖K‖

@@ -61,7 +61,7 @@ class CanonicalCoordinates(Coordinates):
     def unresolved(self) -> bool:
         return min(self.ranks) < len(self.basis)
 
-    def fit(self, train: Moments, grid: Sequence[SolveSettings], known: RoundingEstimate | None = None) -> Fits:
+    def fit(self, train: Moments, grid: Sequence[SolveSettings], estimate: RoundingEstimate | None = None) -> Fits:
         fits = [_ridge(train, self, float(p.alpha), fit_intercept=p.fit_intercept) for p in grid]
         return np.stack([w for w, _ in fits]), np.stack([b for _, b in fits]), [None] * len(fits)
 

@@ -154,8 +154,8 @@ def test_one_decomposition_gives_the_weights_and_errors_of_a_factor_for_each_pen
     several = SolveSettings(np.array([1e-6, 1e-2, 1e-6]), fit_intercept=True)
     grid = [SolveSettings(float(alpha), flag) for alpha in alphas for flag in (False, True)] + [several]
     moments = moments_of(wide, targets)
-    weights, intercepts, errors = candidates(moments, grid, known=known)
-    result, constants, shared_errors = candidates(moments, grid, known=known, shared=True)
+    weights, intercepts, errors = candidates(moments, grid, estimate=known)
+    result, constants, shared_errors = candidates(moments, grid, estimate=known, shared=True)
     values = np.einsum("nr,krc->knc", wide, weights)
     assert_allclose(np.einsum("nr,krc->knc", wide, result), values, rtol=0, atol=1e-9 * np.abs(values).max())
     assert_allclose(constants, intercepts, rtol=1e-8, atol=1e-9)
@@ -164,7 +164,7 @@ def test_one_decomposition_gives_the_weights_and_errors_of_a_factor_for_each_pen
     for flag in (False, True):  # and the direct one is right
         coef, _ = reference.ridge(wide, targets, alphas[5], flag)
         assert_allclose(result[2 * 5 + flag], coef, rtol=1e-6, atol=1e-9)
-    assert_array_equal(candidates(moments, grid[6:7], known=known, shared=True)[0][0], result[6])
+    assert_array_equal(candidates(moments, grid[6:7], estimate=known, shared=True)[0][0], result[6])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -179,12 +179,12 @@ def test_estimated_errors_are_near_the_true_ones_where_rounding_exceeds_the_pena
     moments = replace(moments, G=moments.G + E + np.triu(E, 1).T)
     known = RoundingEstimate(sums, None, solve=solve, rows=200.0)
     grid = [SolveSettings(alpha) for alpha in np.geomspace(1e-8, 1, 9)]
-    weights, _, errors = candidates(moments, grid, known=known)
+    weights, _, errors = candidates(moments, grid, estimate=known)
     for settings, w, error in zip(grid, weights, errors, strict=True):
         expected = rows @ reference.ridge(rows, targets, settings.alpha)[0]
         off = np.linalg.norm(rows @ w - expected) / np.linalg.norm(expected)
         assert 0.5 * off < error.total < 30 * off
     for noise in (known, replace(known, blocks=1e-3 * blocks)):  # by one decomposition as by a factor for each penalty
-        both = [candidates(moments, grid, known=noise, shared=shared)[2] for shared in (False, True)]
+        both = [candidates(moments, grid, estimate=noise, shared=shared)[2] for shared in (False, True)]
         for one, other in zip(*both, strict=True):
             assert_allclose(list(one.figures().values()), list(other.figures().values()), rtol=1e-4)

@@ -208,7 +208,9 @@ def _detect(path: str) -> str:
         advice = "expected a file, or a folder of Parquet files or zarr; found another folder"
     else:
         head, names = require_file(path), [plain_name(path)]
-        names += zipfile.ZipFile(path).namelist() if compression_of(path) == "zip" else []
+        if compression_of(path) == "zip":
+            with zipfile.ZipFile(path) as archive:
+                names += archive.namelist()
         known = [name for name, reader in _READERS.items() if reader.recognises and reader.recognises(head)]
         known += [
             name for name, reader in _READERS.items() if any(one.lower().endswith(reader.endings) for one in names)

@@ -321,8 +321,7 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
     kinds = dict.fromkeys(order, pa.string())
     numeric = {*columns.features} - columns.texts  # with `skipped` invalid cells of text become missing ones
     kinds |= {names[column]: pa.bool_() if column in columns.flags else pa.float64() for column in numeric}
-    lines = _first_lines(path)
-    size, quoted = max(source.READ_BYTES, 8 * max(map(len, lines))), any('"' in line for line in lines)
+    size = max(source.READ_BYTES, 8 * max(map(len, _first_lines(path))))
 
     def blocks() -> Iterator[source.Block]:
         start, named, omitted = 0, False, list[int]()  # omitted: rows of other cells, from `start` on
@@ -341,7 +340,7 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
             reader = csv_of.open_csv(
                 pa.PythonFile(handle, mode="r"),
                 csv_of.ReadOptions(**reading, skip_rows_after_names=int(header)),
-                csv_of.ParseOptions(delimiter=delimiter, invalid_row_handler=skip_line, newlines_in_values=quoted),
+                csv_of.ParseOptions(delimiter=delimiter, invalid_row_handler=skip_line, newlines_in_values=True),
                 csv_of.ConvertOptions(column_types=kinds, decimal_point=".,"[comma], include_columns=order, **_CELLS),
             )
             for batch in (batch.select(order) for batch in reader if batch.num_rows):

@@ -265,7 +265,7 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
         rows = as_rows(with_label_domains(self, data.rows, data.cells), group=groups)
         return Training(rows, cell_targets(data.cells), data.inputs)
 
-    def adopt(self, data: Training, basis: Columns, problem: Problem | None) -> None:
+    def fit_from_sums(self, data: Training, basis: Columns, problem: Problem | None) -> None:
         """Fit to these sums, with source and target by the labels of the rows."""
         data = with_sides(self, data, least=_LEAST_TARGET_ROWS)
-        super().adopt(data, basis, None if problem is None else replace(problem, inputs=data.inputs))
+        super().fit_from_sums(data, basis, None if problem is None else replace(problem, inputs=data.inputs))
