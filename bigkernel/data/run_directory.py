@@ -248,6 +248,11 @@ class Run:
             if place.name != root and not place.name.startswith("."):
                 self.discard(place.name)
 
+    def end_early(self, node: str, reason: str) -> None:
+        """Keep the partial of a node alone, which ends the sweep for this reason whenever it is continued."""
+        self.keep_root(node)
+        write_sealed(self.root / "ended.json", {"node": node, "reason": reason})
+
     def keep(self, values: NDArray[Any]) -> ArrayRef:
         """Store an array under its digest."""
         reference = ArrayRef(zarr_arrays.digest({"values": values}))
@@ -379,8 +384,10 @@ def _state(path: Path, above: str) -> RunState:
     run = Run(str(path))
     done = [receipt for i in range(segments) if (receipt := run.receipt(f"0-{i}"))]
     holder = _holder(path) or above
-    root = f"{max(0, segments - 1).bit_length()}-0"  # of the binary tree over the segments
-    ready = not segments or (run.receipt(root) is not None and (path / "partials" / root).is_dir())
+    roots = [f"{max(0, segments - 1).bit_length()}-0"]  # of the binary tree over the segments
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        roots.append(str(read_sealed(path / "ended.json")["node"]))
+    ready = not segments or any(run.receipt(root) and (path / "partials" / root).is_dir() for root in roots)
     return RunState(
         str(path),
         "finished" if ready else "running" if holder else "interrupted",

@@ -78,6 +78,9 @@ class _Tasks:
         self._task = replace(work.task, on_pulse=to_scheduler)
         self._segments: dict[Future, str] = {}  # pending futures, and their nodes
         self._receipts: dict[Future, str] = {}
+        self._nodes: dict[str, Future | Partial] = {}  # those that no task takes yet
+        self._waiting: list[list[tuple[Merge, ...]]] = []  # batches of merges that wait for a look
+        self._looked: Future | None = None  # the sums that it judges
         self._top = ""  # the root of the tree of merges
         self._last: Future | Partial | None = None
         self._shared: SweepTask | Future = self._task
@@ -101,9 +104,11 @@ class _Tasks:
 
     def begin(self, watch: Watch) -> None:
         """Submit everything the schedule needs."""
-        nodes: dict[str, Future | Partial] = {
-            node: (None, receipt) for node, receipt in self._schedule.finished.items()
-        }
+        nodes = self._nodes
+        nodes.update({node: (None, receipt) for node, receipt in self._schedule.finished.items()})
+        if self._schedule.first in nodes:  # known before any task
+            self._work.look((None, self._schedule.finished[self._schedule.first]))
+            self._schedule = replace(self._schedule, first="")
         slots = sum(self._client.ncores().values())
         # rows held by the cluster come with tasks of their own
         most = 1 if self._work.spec.rows.persisted else segments_a_task(self._schedule, slots)
@@ -122,10 +127,25 @@ class _Tasks:
             self._receipts = dict(zip(receipts, nodes, strict=True))
         for batch in batches:
             self._begin_merges(batch, nodes, with_receipts=False)
-        ((self._top, self._last),) = nodes.items()  # all others were merged into it
-        for future in (*self._receipts, self._last):
-            if isinstance(future, Future) and future not in self._segments:
-                watch.expect(future)
+        for future in self._receipts:
+            watch.expect(future)
+        self._waiting = [*bundle_merges(self._schedule, subtrees, at_once, looking=True)]
+        if not self._schedule.first:
+            self._begin_last(watch)
+            return
+        looked = nodes[self._schedule.first]
+        assert isinstance(looked, Future)
+        self._looked = looked
+        if looked not in self._segments:
+            watch.expect(looked)
+
+    def _begin_last(self, watch: Watch) -> None:
+        """Submit the merges that waited for a look, and expect the last merge of all."""
+        for batch in self._waiting:
+            self._begin_merges(batch, self._nodes, with_receipts=False)
+        ((self._top, self._last),) = self._nodes.items()  # all others were merged into it
+        if isinstance(self._last, Future) and self._last not in self._segments:
+            watch.expect(self._last)
 
     def _begin_segments(self, subtrees: Sequence[Subtree]) -> list[Future]:
         rows, names = self._work.spec.rows, [subtree.node for subtree in subtrees]
@@ -193,14 +213,15 @@ class _Tasks:
 
     def finish(self, watch: Watch) -> Partial:
         """Wait for all tasks; also for the last merge, which ends early if any task fails."""
-        top = self._last if isinstance(self._last, Future) else None
         partial = None if isinstance(self._last, Future) else self._last
-        while self._segments or self._receipts or top is not None:
-            last = self._schedule.name_of(self._top) if top is not None else "a receipt"
+        while self._segments or self._receipts or self._looked is not None or partial is None:
+            last = "a receipt" if partial is not None else self._schedule.name_of(self._top)
             done = watch.first_done("a segment" if self._segments else last)
             come = watch.receipts({future: self._receipts[future] for future in done if future in self._receipts})
             for future in done:
                 node = self._segments.get(future) or self._receipts.get(future, self._top)
+                if future is self._looked:
+                    node = self._schedule.first
                 if future.status in ("error", "cancelled"):
                     watch.result(future, node, self._run)
                 if future in self._segments:
@@ -210,8 +231,12 @@ class _Tasks:
                     del self._receipts[future]
                     for receipt in come[future]:
                         self._work.add_receipt(receipt)
-                if future is top:
-                    partial, top = self._published(node, future, watch), None
+                if future is self._last:
+                    partial = self._published(node, future, watch)
+                if future is self._looked:
+                    self._work.look(self._published(node, future, watch))
+                    self._looked = None
+                    self._begin_last(watch)
         assert partial is not None
         return partial
 
@@ -220,7 +245,7 @@ class _Tasks:
 
         (Cancelling would break the connection if no client holds a task inside the tree.)
         """
-        for future in (*self._segments, *self._receipts, self._last, self._shared):
+        for future in (*self._segments, *self._receipts, *self._nodes.values(), self._last, self._shared):
             if isinstance(future, Future):
                 future.release()
 
@@ -316,19 +341,26 @@ def bundle_segments(schedule: Schedule, most: int) -> list[Subtree]:
     for merge in schedule.merges:
         node, left, right = merge
         first, stop = schedule.covers[node]
-        if stop - first <= most and left in subtrees and right in subtrees and not schedule.is_done(node):
+        open_ = not schedule.is_done(node) and not schedule.awaits_look(node)
+        if stop - first <= most and left in subtrees and right in subtrees and open_:
             a, b = subtrees.pop(left), subtrees.pop(right)
             subtrees[node] = Subtree(node, (*a.segments, *b.segments), (*a.merges, *b.merges, merge))
     return sorted(subtrees.values(), key=lambda subtree: subtree.segments[0].index)
 
 
-def bundle_merges(schedule: Schedule, subtrees: Sequence[Subtree], most: int) -> Iterator[list[tuple[Merge, ...]]]:
-    """Yield the merges outside `subtrees` in batches of independent tasks.
+def bundle_merges(
+    schedule: Schedule, subtrees: Sequence[Subtree], most: int, *, looking: bool = False
+) -> Iterator[list[tuple[Merge, ...]]]:
+    """Yield the merges outside `subtrees` in batches of independent tasks: those that wait for a look, or the others.
 
     A task is up to `most` - 1 merges, children before parents, the last of which is the parent of all.
     """
     inside = {merge[0] for subtree in subtrees for merge in subtree.merges}
-    due = [merge for merge in schedule.merges if merge[0] not in inside and not schedule.is_done(merge[0])]
+    due = [
+        merge
+        for merge in schedule.merges
+        if merge[0] not in inside and not schedule.is_done(merge[0]) and schedule.awaits_look(merge[0]) == looking
+    ]
     tasks: dict[str, tuple[Merge, ...]] = {}
     for merge in due:
         node, left, right = merge

@@ -7,6 +7,7 @@ same functions on a cluster.
 from __future__ import annotations
 
 import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -26,6 +27,7 @@ from bigkernel.kernels.kept_blocks import BLOCKS, kept_map
 from bigkernel.kernels.threads import one_thread
 from bigkernel.statistics.moments import Statistic
 from bigkernel.streaming.plan import (
+    Accumulator,
     Memory,
     Merge,
     Plan,
@@ -51,6 +53,26 @@ class RunLocation:
 
 
 @dataclass(frozen=True)
+class Look:
+    """A look at the sums of the first rows of a sweep, which may end it; of no sweep whose first rows are too many.
+
+    `judge` takes the sums that all rows would have if they were like these, and the share of these in all rows. It
+    returns what ends the sweep, or None.
+    """
+
+    rows: int  # at least so many
+    judge: Callable[[Accumulator, float], object]
+
+
+class EndedEarly(Exception):  # noqa: N818 not an error
+    """A look ended a sweep: `found` is what it found, in the sums of the segments below `node`."""
+
+    def __init__(self, found: object, node: str) -> None:
+        super().__init__(str(found))
+        self.found, self.node = found, node
+
+
+@dataclass(frozen=True)
 class SweepSpec:
     """A sweep as requested: what to accumulate, and how to run it."""
 
@@ -63,6 +85,7 @@ class SweepSpec:
     client: Client | None  # of the cluster that runs the tasks; None: this process
     threads: int  # threads of this process, each with one segment
     location: RunLocation | None  # None: nothing is written
+    look: Look | None = None
 
     @property
     def owner(self) -> str:
@@ -92,6 +115,11 @@ class Schedule:
     ancestors: dict[str, tuple[str, ...]]  # by node, those that contain it, nearest first
     merge_above: dict[str, Merge]  # by node, the merge that takes it
     waiting: tuple[Segment, ...]  # segments to compute
+    first: str = ""  # node of the first rows, which a look judges before a merge takes it; empty: none does
+
+    def awaits_look(self, node: str) -> bool:
+        """Return whether a node contains the first rows that are looked at, and more."""
+        return bool(self.first) and node in self.ancestors[self.first]
 
     def is_done(self, node: str) -> bool:
         """Return True if a node, or one that contains it, was finished before."""
@@ -110,14 +138,17 @@ class Schedule:
         return rows if node.startswith("0-") else f"the merge of {rows}"
 
 
-def schedule(plan: Plan, finished: Mapping[str, Receipt] | None = None) -> Schedule:
-    """Return the schedule of a plan without what a run holds already."""
+def schedule(plan: Plan, finished: Mapping[str, Receipt] | None = None, look: Look | None = None) -> Schedule:
+    """Return the schedule of a plan without what a run holds already, with its look unless that was passed."""
     finished, merges, covers = finished or {}, merge_tree(len(plan.segments)), spans(len(plan.segments))
     ancestors: dict[str, tuple[str, ...]] = dict.fromkeys(covers, ()) | ancestors_of(merges)
     above = {child: merge for merge in merges for child in merge[1:]}
     done = {i for node in finished for i in range(*covers[node])}
     waiting = tuple(segment for segment in plan.segments if segment.index not in done)
-    return Schedule(plan, finished, merges, covers, ancestors, above, waiting)
+    first = "" if look is None else plan.first_node(look.rows)
+    if first and any(node in finished for node in ancestors[first]):
+        first = ""
+    return Schedule(plan, finished, merges, covers, ancestors, above, waiting, first)
 
 
 @dataclass
@@ -163,18 +194,37 @@ class RunningSweep:
         if self.require_lock is not None:
             self.require_lock()
         self.add_receipt(partial[1])
-        hold(self.held, partial, self.task, self.schedule)
+        self.hold(partial)
 
+    def hold(self, partial: Partial) -> None:
+        """Take a finished node, and merge two as soon as both children of a node are there."""
+        held, task, node = self.held, replace(self.task, consumes=True), partial[1].node
+        held[node] = partial
+        self.look(partial)
+        while (above := self.schedule.merge_above.get(node)) and {*above[1:]} <= held.keys():
+            node, left, right = above
+            children = held.pop(left), held.pop(right)
+            held[node] = merge(task, node, *children, self.schedule.ancestors[node])
+            emit(Merged(node))
+            self.look(held[node])
 
-def hold(held: dict[str, Partial], partial: Partial, task: SweepTask, schedule: Schedule) -> None:
-    """Take a finished node among those `held`, and merge two as soon as both children of a node are there."""
-    node = partial[1].node
-    held[node] = partial
-    while (above := schedule.merge_above.get(node)) and {*above[1:]} <= held.keys():
-        node, left, right = above
-        children = held.pop(left), held.pop(right)
-        held[node] = merge(replace(task, consumes=True), node, *children, schedule.ancestors[node])
-        emit(Merged(node))
+    def look(self, partial: Partial) -> None:
+        """Judge the sums of the first rows, if these are what a look waits for; raise `EndedEarly` if that ends all."""
+        (total, receipt), look, run = partial, self.spec.look, self.task.run
+        if look is None or receipt.node != self.schedule.first:
+            return
+        if total is None:
+            assert run is not None
+            total = run.partial(receipt.node, receipt.digest)
+        # in a copy, as the sums of further rows join this total
+        share = receipt.rows / self.spec.plan.n_rows
+        of_all: Accumulator = {name: values / share for name, values in total.items()}
+        if hasattr(self.spec.statistic, "finish"):
+            of_all = self.spec.statistic.finish(of_all)
+        with one_thread():  # on a cluster as here
+            found = look.judge(of_all, share)
+        if found is not None:
+            raise EndedEarly(found, receipt.node)
 
 
 def most_partials(segments: int, threads: int) -> int:
@@ -192,6 +242,8 @@ def local_memory(spec: SweepSpec) -> Memory:
     sharing = Sharing(tasks, 0, published=spec.location is not None, partials=partials)
     now = resident(trim=spec.plan.flops >= _LONG_FLOPS)
     planned, kept, held = spec.plan.worker_bytes(now.base(tasks), sharing), 0, 0
+    if spec.look is not None:  # its solve takes about as many matrices as the one after the sweep
+        planned += 2 * spec.plan.partial_bytes + 48 * spec.plan.width**2
     if features := kept_map(spec.statistic):
         held = BLOCKS.held_bytes(features.owner)
         room = free_memory() + held - (planned - now.now) - features.reserved_bytes
@@ -205,7 +257,7 @@ def run_locally(work: RunningSweep) -> Partial:
     # one BLAS thread per task, set once for the whole sweep: parallelism is over segments
     with one_thread():
         for receipt in work.schedule.finished.values():
-            hold(work.held, (None, receipt), work.task, work.schedule)
+            work.hold((None, receipt))
         if work.spec.threads > 1:
             _run_in_threads(work, work.spec.threads)
         else:
@@ -221,7 +273,8 @@ def _run_in_threads(work: RunningSweep, threads: int) -> None:
     """Run the remaining segments in threads, and finish each in this one."""
     pulses: queue.SimpleQueue[Pulse] = queue.SimpleQueue()
     # observers are called in this thread
-    task, ancestors = replace(work.task, on_pulse=pulses.put), work.schedule.ancestors
+    stop, ancestors = threading.Event(), work.schedule.ancestors
+    task = replace(work.task, on_pulse=pulses.put, stop=stop)
     waiting, running, done = deque(work.schedule.waiting), set[Future[Partial]](), list[Partial]()
     most = most_partials(len(work.schedule.plan.segments), threads)  # as planned
     pool = ThreadPoolExecutor(threads, thread_name_prefix=SEGMENT_THREADS)
@@ -246,7 +299,9 @@ def _run_in_threads(work: RunningSweep, threads: int) -> None:
             done = [future.result() for future in ended]  # after a failure no more are begun
             del ended
     except BaseException as error:
-        if work.task.run is not None:  # running segments are still published there
+        if work.task.run is None or isinstance(error, EndedEarly):
+            stop.set()
+        if work.task.run is not None or isinstance(error, EndedEarly):  # running segments are published in a run
             seconds = patience(error, work.spec.config.grace_seconds)
             tell_waiting(error, len(running), seconds)
             wait(running, timeout=seconds)

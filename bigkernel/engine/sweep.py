@@ -32,7 +32,16 @@ from bigkernel.config import Settings, settings
 from bigkernel.data.fingerprint import described, fingerprint
 from bigkernel.data.run_directory import Run, detach
 from bigkernel.engine.dask_executor import release_blocks, run_on_cluster
-from bigkernel.engine.executor import RunLocation, RunningSweep, SweepSpec, local_memory, run_locally, schedule
+from bigkernel.engine.executor import (
+    EndedEarly,
+    Look,
+    RunLocation,
+    RunningSweep,
+    SweepSpec,
+    local_memory,
+    run_locally,
+    schedule,
+)
 from bigkernel.engine.preflight import check_cluster, require_disk
 from bigkernel.engine.process import processors
 from bigkernel.engine.rows import NumpySource, Rows, SparseSource, ZarrSource
@@ -161,6 +170,7 @@ def sweep(
     run: str | os.PathLike[str] | None = None,
     resume: bool = False,
     what: str = "sweep",
+    look: Look | None = None,
 ) -> Swept:
     """Accumulate `statistic` over all rows.
 
@@ -176,9 +186,11 @@ def sweep(
         without it nothing is written.
     resume : go on with the run in that directory
     what : a word for messages and progress, and the name of its directory below the run of `executing`
+    look : judges the sums of the first rows
 
     Raises
     ------
+    EndedEarly : by its look; a run keeps the sums of the first rows, which end it again
     PlanTooLargeError, DataError, ResumeMismatchError, RunLockedError, StalledError, ConfigError
     """
     config, directory = settings(), execution.get().job
@@ -192,7 +204,7 @@ def sweep(
         location = RunLocation(directory.next(what), directory.resume, alone=False)
     threads = processors() if chosen == "threads" else 1
     executor, cluster = ("dask", chosen) if isinstance(chosen, Client) else (chosen, None)
-    spec = SweepSpec(rows, statistic, steps, config, what, executor, cluster, threads, location)
+    spec = SweepSpec(rows, statistic, steps, config, what, executor, cluster, threads, location, look)
     if (stop := before_sweep.get()) is not None:
         stop(spec)
     return run_sweep(spec)
@@ -236,13 +248,16 @@ def run_sweep(spec: SweepSpec) -> Swept:
         scope.sweep = token = uuid.uuid4().hex[:12]
         start = time.perf_counter()
         finished, damaged = usable_nodes(task.run, spec.plan) if task.run else ({}, {})
-        work = RunningSweep(spec, task, schedule(spec.plan, finished), token, require_lock)
+        work = RunningSweep(spec, task, schedule(spec.plan, finished, spec.look), token, require_lock)
         resumed = len(spec.plan.segments) - len(work.schedule.waiting)
         path = "" if task.run is None else task.run.path
         emit(SweepStarted(spec.what, spec.executor, steps, token, path, memory.announced, resumed))
         try:
             work.recover(damaged)
             total, receipt = _compute(work)
+        except EndedEarly as early:
+            emit(SweepEnded(time.perf_counter() - start, early=str(early)))
+            raise
         except BaseException as error:
             emit(SweepEnded(time.perf_counter() - start, f"{type(error).__name__}: {error}".removesuffix(": ")))
             raise
@@ -287,6 +302,10 @@ def _compute(work: RunningSweep) -> tuple[Accumulator, Receipt]:
             run.keep_root(receipt.node)
         assert total is not None
         return (spec.statistic.finish(total) if hasattr(spec.statistic, "finish") else total), receipt
+    except EndedEarly as early:
+        if run is not None:
+            run.end_early(early.node, str(early))
+        raise
     except StalledError:
         lost = True  # workers may still write their partials; a resume removes what is incomplete
         raise

@@ -41,6 +41,7 @@ class SweepTask:
     `retries` is the number of retries after an error of input or output; `on_pulse` receives the progress of a running
     segment. `consumes`: no partial is used again after its merge, so that the merge may reuse its memory (a cluster may
     repeat a merge with the same inputs). `kept_bytes`: most bytes of blocks that a process keeps for later sweeps.
+    `stop`: ends the running segments of this process, whose sums nobody will use.
     """
 
     statistic: Statistic
@@ -50,6 +51,11 @@ class SweepTask:
     on_pulse: Callable[[Pulse], None] | None = None
     consumes: bool = False
     kept_bytes: int = 0
+    stop: threading.Event | None = None
+
+
+class Stopped(Exception):  # noqa: N818 not an error
+    """A segment has ended because nobody will use its sums."""
 
 
 @dataclass
@@ -106,6 +112,8 @@ def _accumulate(
     with np.errstate(over="ignore", invalid="ignore"):  # the caller finishes the sums
         for chunk in rows.chunks(segment.bounds, task.block_rows, work):
             pulses.stop += len(chunk)
+            if task.stop is not None and task.stop.is_set():
+                raise Stopped
             statistic.update(total, chunk)
             pulses.rows = pulses.stop
     pulses.count(0)

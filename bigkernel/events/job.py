@@ -94,7 +94,7 @@ class Merged:
 
 @dataclass(frozen=True)
 class SweepEnded:
-    """A sweep has ended after `seconds`, with its partials merged or with an error.
+    """A sweep has ended after `seconds`, with its partials merged, with an error, or `early`, for this reason.
 
     `stages` holds seconds of tasks not reported by any segment (merge).
     """
@@ -102,6 +102,7 @@ class SweepEnded:
     seconds: float
     error: str = ""
     stages: Mapping[str, float] = field(default_factory=dict)
+    early: str = ""
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def message_of(event: Event, job: str, sweep: str) -> Message:
         elif name == "kind":
             message["incident"] = value
         else:
-            message[name] = value[:_LONGEST_TEXT] if name in ("text", "error") else plain(value)
+            message[name] = value[:_LONGEST_TEXT] if name in ("text", "error", "early") else plain(value)
     return message
 
 
@@ -289,7 +290,8 @@ def emit(event: Event) -> None:
     elif isinstance(event, SweepStarted):
         _log.info("%s: sweep of %s rows begins, on %s", event.what, f"{event.plan.n_rows:,}", event.executor)
     elif isinstance(event, SweepEnded):
-        _log.info("sweep %s after %.1f s", f"failed ({event.error})" if event.error else "ended", event.seconds)
+        how = f"failed ({event.error})" if event.error else f"ended early ({event.early})" if event.early else "ended"
+        _log.info("sweep %s after %.1f s", how, event.seconds)
     for observer in _observers.get():
         try:
             observer(event)

@@ -67,7 +67,7 @@ class Progress:
     ) -> None:  # fmt: skip
         self.token, self.what, self.executor, self.run = token, what, executor, run
         self.plan, self.stops, self.planned_bytes = plan, stops, planned_bytes
-        self.started, self.error = started, ""
+        self.started, self.error, self.early = started, "", ""
         self.ended: float | None = None
         self.seconds: float | None = None  # as the driver measured it
         self.merged_nodes: set[str] = set()
@@ -126,9 +126,10 @@ class Progress:
     def _end(self, message: Mapping[str, Any], now: float) -> None:
         stages = {str(stage): finite(seconds) for stage, seconds in message.get("stages", {}).items()}
         self.seconds, self.error, self.ended = finite(message["seconds"]), str(message.get("error", "")), now
+        self.early = str(message.get("early", ""))
         self._running.clear()
         self.rows_under_way = 0
-        if not self.error:  # all receipts are here
+        if not self.error and not self.early:  # all receipts are here
             self._reported.clear()
             for node in self._spans:
                 self._merge(node)

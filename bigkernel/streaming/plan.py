@@ -193,6 +193,14 @@ class Plan:
     def _repr_html_(self) -> str:
         return table("plan of a sweep", self.summary())
 
+    def first_node(self, rows: int) -> str:
+        """Return the node of the first segments of at least so many rows; empty if that is over a third of all rows."""
+        for level in range(len(self.segments).bit_length()):
+            done = self.segments[2**level - 1].stop - self.segments[0].start
+            if done >= rows:
+                return f"{level}-0" if 3 * done <= self.n_rows else ""
+        return ""
+
     @property
     def task_bytes(self) -> int:
         """Peak memory of a task in addition to the process, if one worker has all segments."""

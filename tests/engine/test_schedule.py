@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigkernel.engine.dask_executor import BUNDLE, bundle_merges, bundle_segments, spread
-from bigkernel.engine.executor import schedule
+from bigkernel.engine.executor import Look, schedule
 from bigkernel.engine.sweep import JobDirectory
 from bigkernel.streaming.plan import Footprint, Plan, Receipt, leaf, plan, spans
 
@@ -26,7 +26,9 @@ def test_unfinished_segments_are_merged_once_in_batches_of_independent_merges(co
         if not inside & of_run:  # no usable node of a run contains another
             of_run |= inside
             finished[node] = Receipt(node, *covers[node])
-    result = schedule(planned(count), finished)
+    look = data.draw(st.none() | st.builds(Look, st.integers(1, 2 * count), st.none()))
+    result = schedule(planned(count), finished, look)
+    looked = result.first
     assert {segment.index for segment in result.waiting} == set(range(count)) - of_run
     # several segments may be one task with the merges within them, several merges one task
     most, at_once = data.draw(st.sampled_from([1, 2, 4, 16])), data.draw(st.sampled_from([2, BUNDLE]))
@@ -41,7 +43,10 @@ def test_unfinished_segments_are_merged_once_in_batches_of_independent_merges(co
             done.append(node)
         assert within == [subtree.node]
         there.add(subtree.node)
-    for batch in bundle_merges(result, subtrees, at_once):
+    batches = [*bundle_merges(result, subtrees, at_once)]
+    assert not {*result.ancestors.get(looked, ())} & {node for batch in batches for one in batch for node, *_ in one}
+    batches += bundle_merges(result, subtrees, at_once, looking=True)
+    for batch in batches:
         before = set(there)  # the batch begins
         for merges in batch:
             assert len(merges) < at_once

@@ -21,7 +21,7 @@ from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
 from bigkernel.engine import tasks
 from bigkernel.engine.context import executing
-from bigkernel.engine.executor import hold, schedule
+from bigkernel.engine.executor import RunningSweep, SweepSpec, schedule
 from bigkernel.engine.process import blas_threads, processors
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import choose_executor, plan_sweep, sweep
@@ -316,14 +316,14 @@ def test_partials_may_finish_in_any_order(count, data):
     order = data.draw(st.permutations(range(count)))
     values = 10.0 ** np.random.default_rng(count).integers(-12, 12, (count, 1))
 
-    steps = schedule(plan(range(count + 1), 1, 8, Footprint(1.0, 8, 8), segment_rows=1))
+    steps = plan(range(count + 1), 1, 8, Footprint(1.0, 8, 8), segment_rows=1)
+    spec = SweepSpec(as_rows(values), Sums(1), steps, settings(), "sums", "serial", None, 1, None)
 
     def merged(order):
-        held = {}
+        work = RunningSweep(spec, SweepTask(Sums(1), 16), schedule(steps), "", None)
         for i in order:
-            partial = {"sum": values[i].copy(), "rows": np.ones(1)}, Receipt(leaf(i), i, i + 1)
-            hold(held, partial, SweepTask(Sums(1), 16), steps)
-        ((total, _),) = held.values()
+            work.hold(({"sum": values[i].copy(), "rows": np.ones(1)}, Receipt(leaf(i), i, i + 1)))
+        ((total, _),) = work.held.values()
         return total
 
     assert zarr_arrays.digest(merged(order)) == zarr_arrays.digest(merged(range(count)))

@@ -7,10 +7,12 @@ columns, c targets.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, cast
 
 from bigkernel.arrays import Array
-from bigkernel.errors import PlanTooLargeError
+from bigkernel.engine.executor import EndedEarly
+from bigkernel.errors import DataError, PlanTooLargeError
 from bigkernel.estimators.fit.basis import BasisChoice, LandmarkBasis, RowChoice
 from bigkernel.estimators.fit.calibration import calibrate
 from bigkernel.estimators.fit.folds import choose_by_folds
@@ -25,10 +27,12 @@ from bigkernel.estimators.fit.method import (
     sum_up,
 )
 from bigkernel.estimators.fit.precision import (
+    Finer,
     exact_errors,
     factor,
     next_precision,
     of_columns,
+    precision_of_first_rows,
     whitened,
     worth_factoring,
 )
@@ -74,7 +78,7 @@ def fit_sums(
     """
     notes: list[str] = []
     # G = BᵀB and C = BᵀY of all rows, and T with TᵀKT = I, K the core of the landmarks
-    sums = sum_in_precision(method, data, basis, choose=choose, problem=problem)
+    sums = sum_in_precision(method, data, basis, notes, choose=choose, problem=problem)
     while True:
         # α and what else folds choose, from sums without each of them
         chosen, unresolved = choose_on_folds(method, sums.problem)
@@ -88,8 +92,8 @@ def fit_sums(
             break
         try:
             emit(Note(f"{method.name}: {finer}"))
-            sums = sum_in_precision(method, data, finer.basis, choose=choose)
-            notes.append(str(finer))
+            sums = sum_in_precision(method, data, finer.basis, more := [str(finer)], choose=choose)
+            notes += more
         except PlanTooLargeError as error:
             solved.diagnostics.notes.append(f"{finer.reason}, and {finer.remedy} does not fit in memory: {error}")
             break
@@ -111,15 +115,55 @@ class Summed(NamedTuple):
 
 
 def sum_in_precision(
-    method: Method[R, S], data: Training, basis: Columns, *, choose: bool, problem: Problem | None = None
+    method: Method[R, S],
+    data: Training,
+    basis: Columns,
+    notes: list[str],
+    *,
+    choose: bool,
+    problem: Problem | None = None,
+    look: bool = True,
 ) -> Summed:
-    """Sum up the rows, unless `problem` has sums, in float64 if a float32 core would lose landmarks."""
-    choose = choose and method.whitens and problem is None
-    basis, whitening, diagnostics = whitened(method.whiten, basis, choose=choose)
+    """Sum up the rows, unless `problem` has sums, in float64 if a float32 core would lose landmarks.
+
+    A sweep ends if a `look` at its first rows shows that its precision is not enough; `notes` get the reason.
+    """
+    # T with TᵀKT = I, which also probes how sums are rounded
+    choose_core = choose and method.whitens and problem is None
+    basis, whitening, diagnostics = whitened(method.whiten, basis, choose=choose_core)
     if problem is not None:
         return Summed(problem, whitening, diagnostics, {})
-    problem, report = sum_up(method, data, basis, whitening if method.probed else None)
-    return Summed(problem, whitening, diagnostics, report)
+    judge = judge_of_first_rows(method, basis, whitening, choose=choose) if look else None
+    try:
+        summed, report = sum_up(method, data, basis, whitening if method.probed else None, judge=judge)
+        return Summed(summed, whitening, diagnostics, report)
+    except EndedEarly as early:
+        finer = cast(Finer, early.found)
+    emit(Note(f"{method.name}: {finer}"))
+    try:
+        sums = sum_in_precision(method, data, finer.basis, more := [str(finer)], choose=choose)
+    except PlanTooLargeError:  # to the last row then, and with a warning
+        return sum_in_precision(method, data, basis, notes, choose=choose, look=False)
+    notes += more
+    return sums
+
+
+def judge_of_first_rows(
+    method: Method[R, S], basis: Columns, whitening: Whitening, *, choose: bool
+) -> Callable[[Problem, float], Finer | None] | None:
+    """Return what judges the sums of the first rows of a sweep, where there is a finer precision."""
+    if not method.probed or basis.dtype == "float64":
+        return None
+
+    def judge(problem: Problem, share: float) -> Finer | None:
+        try:
+            chosen, _ = choose_on_folds(method, problem)
+            errors = solve(chosen, problem, whitening).diagnostics.errors
+        except DataError:  # of too few rows for a solve
+            return None
+        return precision_of_first_rows(problem.basis, errors, share, choose=choose)
+
+    return judge
 
 
 def choose_on_folds(method: Method[R, S], problem: Problem) -> tuple[Method[R, S], bool]:

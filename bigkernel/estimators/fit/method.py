@@ -14,6 +14,7 @@ from typing import ClassVar, Generic, Self, cast
 import numpy as np
 
 from bigkernel.arrays import Array
+from bigkernel.engine.executor import Look
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.fit.basis import BasisChoice, RowChoice, of_kernel
@@ -52,8 +53,9 @@ from bigkernel.solvers.residuals import Errors, SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
 from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
-from bigkernel.streaming.plan import Plan
+from bigkernel.streaming.plan import Accumulator, Plan
 
+FIRST_ROWS = 16  # least rows a column that tell the precision of a sweep
 ExactTargets = tuple[Array, Array | Cells]  # of an exact fit: see `Method.exact_targets`
 
 
@@ -266,24 +268,40 @@ def sum_up(
     *,
     what: str = "moments",
     kept: KeptMap | None = None,
+    judge: Callable[[Problem, float], object] | None = None,
 ) -> tuple[Problem, Report]:
     """Sum up the rows by a sweep, and return the problem and the report; with a whitening, rounding is probed.
 
-    `kept`: the map of the basis, if later sweeps use its blocks again.
+    `kept`: the map of the basis, if later sweeps use its blocks again. `judge`: see `engine.executor.Look`.
     """
     statistic = method.statistic(basis, data.targets)
     statistic = with_folds(statistic) if method.holds_out else statistic
     if kept is not None:
         statistic = replace(statistic, features=replace(kept, shift=statistic.features.shift_of(0)))
-    swept = probed_sweep(data.rows, statistic, whitening, what=what)
+
+    def problem_of(total: Accumulator) -> Problem:
+        shift = None if isinstance(basis, RowBasis) else getattr(statistic.features, "shift", None)
+        problem = Problem.of_sums(data.inputs, basis, total, shift)
+        if method.holds_out:
+            first, stay = int(method.unlabelled == "keep"), method.semi_supervised
+            problem = keep_folds(problem, data.rows, first, semi_supervised=stay, joins=method.joins)
+        return method.check(problem, data.rows.name)
+
+    look = None
+    if judge is not None and len(data.rows) >= least_rows(method, basis.width):
+        rows = max(len(data.rows) // 10, FIRST_ROWS * basis.width)
+        look = Look(rows, lambda total, share: judge(problem_of(total), share))
+    swept = probed_sweep(data.rows, statistic, whitening, what=what, look=look)
     report = swept.report()
     require_some(data.rows, skipped(report))
-    shift = None if isinstance(basis, RowBasis) else getattr(statistic.features, "shift", None)
-    problem = Problem.of_sums(data.inputs, basis, swept.total, shift)
-    if method.holds_out:
-        first, stay = int(method.unlabelled == "keep"), method.semi_supervised
-        problem = keep_folds(problem, data.rows, first, semi_supervised=stay, joins=method.joins)
-    return method.check(problem, data.rows.name), report
+    return problem_of(swept.total), report
+
+
+def least_rows(method: Method[R, S], columns: int) -> int:
+    """Return from how many rows on a solve in the middle of a sweep takes less than a thirtieth of it, as measured."""
+    if method.by_folds or not method.has_formula:
+        return 2000 * columns
+    return columns * (400 if isinstance(method.alpha, str) else 150)
 
 
 def skipped(report: Report) -> int:

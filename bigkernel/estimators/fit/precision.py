@@ -6,7 +6,8 @@ more than `residuals.ENOUGH`, the rows are swept again: with products and sums i
 themselves are too coarse, with blocks in float64; and finally by QR, which squares nothing.
 
 The error cannot be predicted before the sweep: with equal conditions of the core and equal penalties, errors of
-different tables differ a hundredfold, depending on how much of the targets lies in weak directions.
+different tables differ a hundredfold, depending on how much of the targets lies in weak directions. The sums of the
+first rows tell it: a sweep whose tenth part shows that its precision cannot do ends there (`precision_of_first_rows`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import NamedTuple, TypeVar, cast
 import numpy as np
 
 from bigkernel.arrays import Array
+from bigkernel.engine.executor import Look
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import Swept, sweep
 from bigkernel.errors import DataError, PlanTooLargeError
@@ -67,14 +69,16 @@ def with_probe(statistic: MomentStatistic, whitenings: Sequence[Whitening], rows
     return replace(statistic, probe=RoundingProbe(vectors, every))
 
 
-def probed_sweep(rows: Rows, statistic: MomentStatistic, whitening: Whitening | None = None, *, what: str) -> Swept:
+def probed_sweep(
+    rows: Rows, statistic: MomentStatistic, whitening: Whitening | None = None, *, what: str, look: Look | None = None
+) -> Swept:
     """Sweep; once more, probing all rows, where the sampled windows of the probe held no row of the statistic.
 
     With `whitening`, a probe is added; None: the statistic has one, or needs none.
     """
     if whitening is not None:
         statistic = with_probe(statistic, [whitening], len(rows))
-    swept, probe = sweep(rows, statistic, what=what), statistic.probe
+    swept, probe = sweep(rows, statistic, what=what, look=look), statistic.probe
     if probe is None or probe.every == 1 or swept.total["probed_rows"].any() or not swept.total["rows"].any():
         return swept
     emit(Note("the sampled windows held no row of the rounding probe: repeating the sweep with all windows"))
@@ -241,6 +245,23 @@ def next_precision(basis: Columns, errors: Errors | None, *, choose: bool, unres
     if not unresolved and basis.sums is None and not errors.sums <= ENOUGH and (not choose or errors.blocks <= ENOUGH):
         return Finer(replace(of_kernel(basis), sums="float64"), reason, "accumulating in float64")
     return Finer(_float64(basis), reason, "computing in float64") if choose else None
+
+
+def precision_of_first_rows(basis: Columns, errors: Errors | None, share: float, *, choose: bool) -> Finer | None:
+    """Return the precision to be tried next if a share of the rows leaves no doubt of it; None otherwise.
+
+    `errors`: of the solution of these rows with that share of the penalty. The rounding of sums is independent, so
+    that of all rows is about √share of it; each estimate is known to a factor of two.
+    """
+    if errors is None:
+        return None
+    least = np.sqrt(share) / 2
+    least_errors = replace(errors, sums=least * errors.sums, solve=least * errors.solve, blocks=errors.blocks / 2)
+    finer = next_precision(basis, least_errors, choose=choose)
+    if finer is None:
+        return None
+    found = f"estimated {basis.dtype} error {errors.total:.1g} after {share:.0%} of the rows"
+    return finer._replace(reason=f"{found} leaves more than {ENOUGH:.1g} of all")
 
 
 def _float64(basis: Columns) -> Columns:
