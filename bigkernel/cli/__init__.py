@@ -23,7 +23,6 @@ from bigkernel.errors import BigKernelError
 
 # in the order of work: (module, one line of help)
 COMMANDS = {
-    "fetch": ("fetch", "Fetch a public data set: mnist, usps or wine."),
     "ingest": ("ingest", "Read files, folders or stores into a chunked corpus."),
     "info": ("data", "Describe a corpus, model or prediction store."),
     "check": ("data", "Verify all chunks and values of a store or run."),
