@@ -90,7 +90,7 @@ def ingest(
 
     Rows are streamed: memory does not depend on the size of a file. A damaged source ends with an error that names the
     file and the row (of data, from 0), and leaves no corpus; only a text file truncated within its last number is not
-    detected (csv, usps). Several sources must agree in features and dtype; the column `domain` numbers them from 0.
+    detected (csv). Several sources must agree in features and dtype; the column `domain` numbers them from 0.
     With --encode columns of text and dates become numbers, as `TableEncoder` does it, and missing values medians. What
     was learned is kept with the corpus and with models fitted to it: bigkernel predict MODEL new.csv.
     With --split or --on-bad-rows skip the column `row` keeps the row of the source; over several it counts on.

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.io import loadmat
 
 from bigkernel.arrays import Array
-from pipelines.shared.experiments import data_file, read_all
+from pipelines.shared.experiments import USPS, data_file, read_all
 
 SIDE = 16
 USPS_ROWS, MNIST_ROWS = 1800, 2000  # of the pair
@@ -92,7 +92,7 @@ def _shuffled(digits: Digits, seed: int) -> Digits:
 
 def usps_digits(data: Path) -> Digits:
     """Return the 7,291 training digits of USPS, 16×16 pixels."""
-    pixels, labels = read_all(data_file(data, "zip.train.gz"))
+    pixels, labels = read_all(data_file(data, "zip.train.gz"), **USPS)
     return Digits("USPS", (pixels.reshape(-1, SIDE, SIDE) + 1) / 2, labels.astype(np.int64))
 
 

@@ -5,6 +5,7 @@ All go through the same row maps, which look at one image alone: a common pose, 
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sklearn.pipeline import make_pipeline
@@ -14,7 +15,7 @@ from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
 from bigkernel.kernels.landmarks import median_width
 from pipelines.shared.digit_corpora import MNIST_FILES, bundled_originals
-from pipelines.shared.experiments import data_file, read_all
+from pipelines.shared.experiments import USPS, data_file, read_all
 
 SHARE = 0.5  # σ in median distances between rows; not chosen by labels
 LOOKED_AT = 2000  # rows sampled for that median
@@ -52,7 +53,8 @@ def read(name: str, data: Path, seed: int) -> Digits:
     elif name == "mnist":
         sets, title = [_read(data_file(data, file)) for file in MNIST_FILES], "MNIST, 28×28"
     else:
-        sets, title = [_read(data_file(data, file)) for file in ("zip.train.gz", "zip.test.gz")], "USPS, 16×16"
+        files, title = ("zip.train.gz", "zip.test.gz"), "USPS, 16×16"
+        sets = [_read(data_file(data, file), **USPS) for file in files]
     order = np.random.RandomState(seed).permutation(len(sets[0][0]))
     pixels = np.concatenate([sets[0][0][order], sets[1][0]])
     y = np.concatenate([sets[0][1][order], sets[1][1]]).astype(np.int64)
@@ -66,6 +68,6 @@ def features(pixels: Array) -> Array:
     return np.asarray(maps.fit_transform(pixels.astype(np.float32)), np.float32)
 
 
-def _read(path: Path) -> tuple[Array, Array]:
-    pixels, labels = read_all(path)
+def _read(path: Path, **options: Any) -> tuple[Array, Array]:
+    pixels, labels = read_all(path, **options)
     return pixels - pixels.min(), labels  # USPS has −1 where there is no ink

@@ -45,6 +45,8 @@ FILES = {
     "train-images-idx3-ubyte.gz": "the images of MNIST's training digits",
     "train-labels-idx1-ubyte.gz": "the labels of MNIST's training digits",
 }
+# how the files of USPS are read: a digit, and 16×16 grey values from −1 to 1
+USPS = {"format": "csv", "delimiter": "blank", "header": False, "target": 0, "dtype": "float32"}
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

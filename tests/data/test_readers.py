@@ -136,11 +136,10 @@ def test_format_is_recognised_by_the_first_bytes_and_not_by_the_name():
     with open("2.txt", "wb") as handle:
         np.savez(handle, x=X)
     write("4.csv", idx(PIXELS))
-    write("5", " ".join(["3"] + ["0.5"] * 256) + "\n")
     write("6.csv", "+1 1:2 4:0.5\n")
     write("7.npy", b"PAR1" + write("t.parquet", table(y=Y)).read_bytes()[4:])
     formats = [open_source(path).format for path in sorted(Path().glob("[1-7]*"))]
-    assert formats == ["npy", "npz", "idx", "usps", "libsvm", "parquet"]
+    assert formats == ["npy", "npz", "idx", "libsvm", "parquet"]
 
 
 @pytest.mark.parametrize("dtype", IDX_TYPES)
@@ -419,14 +418,6 @@ def test_mnist(data_file, load):
     assert np.bincount(corpus.column("y")).tolist() == counts
 
 
-def test_usps_equals_what_numpy_reads(data_file, load):
-    path = data_file("zip.test.gz")
-    expected, corpus = np.loadtxt(path), load(path)
-    assert np.array_equal(np.asarray(corpus), expected[:, 1:].astype(np.float32))
-    assert np.array_equal(corpus.column("y"), expected[:, 0])
-    assert (corpus.info.image_shape, corpus.dtype) == ((16, 16), "float32")
-
-
 # ---- bad files
 
 
@@ -525,7 +516,6 @@ BAD = {
     },
     "csv long name": (lambda: write("t.csv", "a,b\n1,x\n2," + "y" * 5000 + "\n"), "at most 4,096 bytes"),
     "csv columns of text": (lambda: write("t.csv", "a b,c,d,y\nno,5,?,0\n,6,yes,1\n"), "(--drop 'a b' --drop d)"),
-    "usps short": (lambda: write("u", "3 0.5\n"), "expected a digit and 256 grey values", {"format": "usps"}),
     # empty
     "csv prose": (lambda: write("t.csv", "By hand\n\na,b,y\n" + "1,2,0\n" * 9), "found 1 in line 1, 'By hand'"),
     "csv prose with commas": (lambda: write("t.csv", "By, hand\na,b,y\n" + "1,2,0\n" * 9), "line 1, 'By,hand'"),

@@ -78,7 +78,6 @@ _READERS: dict[str, _Reader] = {
         recognises_folder=lambda names: not {"zarr.json", ".zarray", ".zgroup"}.isdisjoint(names),
         files=False,
     ),
-    "usps": _Reader('USPS "zip code" digits', tables.read_usps, recognises=tables.recognises_usps, dtype="float32"),
     "libsvm": _Reader(
         *("text: label index:value …", libsvm.read, ("features", "zero_based"), _SVM, libsvm.recognises),
         dtype="float32",
@@ -113,8 +112,8 @@ def open_source(
     format : str
         A key of `FORMATS`, or "auto": by the first bytes, then by the file's name.
     dtype : dtype or None
-        Of the rows as stored; None: the file's own (text: float64, USPS: float32). A conversion that would lose a row's
-        value to an integer dtype, or to infinity, is refused when the row is read.
+        Of the rows as stored; None: the file's own (CSV: float64, LIBSVM: float32). A conversion that would lose a
+        row's value to an integer dtype, or to infinity, is refused when the row is read.
     skipped : SkippedRows or None
         Counts the rows with missing, invalid or infinite values, which are left out; None: they are refused.
     **options : those of the format, see `OPTIONS`; None leaves one out

@@ -1,4 +1,4 @@
-"""Tables, read by pyarrow: text (CSV in its dialects, and the USPS "zip code" digits), Parquet files and folders.
+"""Tables, read by pyarrow: text in the dialects of CSV, Parquet files and folders.
 
 Numeric columns become features (k, d) in their common dtype; at most one column is the target, of numbers or names, one
 the group and one the ids of the rows, both of whole numbers or names. Rows stream by block or row group.
@@ -32,7 +32,6 @@ from bigkernel.data.zarr_arrays import OUTPUTS, require_names
 from bigkernel.errors import BigKernelError, ConfigError, DataError
 
 MOST_COLUMNS = 2**17  # each is an Arrow object
-USPS_FEATURES = 256
 PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 _DELIMITERS = {"tab": "\t", "\\t": "\t", "blank": " "}
 _COMMA = r"^([+-]?[0-9]*),([0-9]+(?:[eE][+-]?[0-9]+)?)$"  # a number with a decimal comma
@@ -313,7 +312,7 @@ def _with_one_blank(handle: Any) -> Iterator[bytes]:
         yield b"".join(b" ".join(line.split()) + b"\n" for line in lines)
 
 
-def _text_source(format: str, path: str, columns: Columns, delimiter: str, header: bool, comma: bool) -> source.Source:
+def _text_source(path: str, columns: Columns, delimiter: str, header: bool, comma: bool) -> source.Source:
     """Return a source of the lines of a file as rows; labels are float64 or text. `comma`: decimals have one."""
     pa, csv_of, compute = _arrow(), _arrow("pyarrow.csv"), _arrow("pyarrow.compute")
     names = [str(place) for place in range(len(columns.names))]
@@ -368,7 +367,7 @@ def _text_source(format: str, path: str, columns: Columns, delimiter: str, heade
                 start = int(rows[-1]) + 1
                 omitted[:] = [row for row in omitted if row >= start]
 
-    return source.Source(format, path, columns.width, dtype, blocks, files=(path,), **columns.roles)
+    return source.Source("csv", path, columns.width, dtype, blocks, files=(path,), **columns.roles)
 
 
 def _with_points(texts: Any) -> Any:
@@ -488,27 +487,8 @@ def read_csv(
         _refuse_text(path, columns, sorted(texts - flags))
     whole = frozenset(place for place, found in cells.items() if {*map(_kind, found)} <= {"whole"})
     columns = replace(columns, flags=flags, whole=whole)
-    table = _text_source("csv", path, columns, separator, header, comma)
+    table = _text_source(path, columns, separator, header, comma)
     return replace(table, **columns.named) if header or columns.encode else table
-
-
-def read_usps(path: str) -> source.Source:
-    """Open the USPS digits as *The Elements of Statistical Learning* distributes them, also compressed.
-
-    Blank-separated, no header; the digit first, then 16×16 grey values from −1 to 1.
-    """
-    lines = _first_lines(path)
-    count = len(lines[0].split())
-    if count != USPS_FEATURES + 1:
-        raise DataError(f"{path}: line 1: expected a digit and {USPS_FEATURES} grey values, found {count} columns")
-    columns = choose(path, [f"column {place}" for place in range(count)], 0)
-    return replace(_text_source("usps", path, columns, " ", False, False), image_shape=(16, 16))
-
-
-def recognises_usps(head: bytes) -> bool:
-    """Return True if the first line is 257 blank-separated numbers, of which the first is integral."""
-    values = [source.number_in(cell) for cell in head.split(b"\n", 1)[0].decode("latin-1").split()]
-    return len(values) == USPS_FEATURES + 1 and None not in values and (values[0] or 0.0).is_integer()
 
 
 def _kind(cell: str) -> str:
