@@ -71,9 +71,8 @@ def watch(ctx: click.Context, place: str, once: bool, as_json: bool, interval: f
     bigkernel watch cluster.yaml                 as --cluster takes it
     bigkernel watch job.run --once --json | jq .jobs[0].sweeps[0].rows_done
 
-    A run directory can be watched even after the driver has died: it shows what is kept, and the command to resume. The
-    map shows segments: # merged, + published, > running, a running again, x failed, . waiting. If the output is not
-    a terminal, changes are printed as lines.
+    A run directory can be watched even after the driver has died: it shows what is kept, and the command to resume. If
+    the output is not a terminal, changes are printed as lines. The page shows every segment and worker.
 
     Exits with 0 when the job has finished (or is running, with --once), 1 if it failed, 6 if it was lost (its driver
     died) or the scheduler does not answer, 75 if the job or `watch` was interrupted (Ctrl-C; the job continues).

@@ -97,35 +97,6 @@ def test_before_anything_is_known_there_is_neither_rate_nor_time():
     assert live.figures(board.snapshot(now + 3)["jobs"][0]["sweeps"][0]) == ["0/40"]
 
 
-@pytest.mark.parametrize(
-    "group, letter",
-    [("mmmm", "#"), ("pppp", "+"), ("mmpp", "+"), ("wwww", "."), ("mmww", "."), ("pprw", ">"), ("mrra", "a"),
-     ("mraf", "x")],
-)  # fmt: skip
-def test_a_letter_of_the_map_shows_the_worst_of_its_segments(group, letter):
-    *lines, legend = [line.plain for line in live.segment_map(group * 32, 8)]
-    assert lines == [letter * 8] * 4
-    assert legend.endswith("4 segments per letter")
-    assert letter in legend
-
-
-def test_two_thousand_segments_fit_four_lines(sweep):
-    *lines, _ = [line.plain for line in live.segment_map(sweep["states"], 78)]
-    assert [len(line) for line in lines] == [78, 78, 78, -(-2000 // 7) - 3 * 78]
-    assert "".join(lines).count("#") == 1000 // 7
-
-
-def test_the_workers_with_the_most_memory_against_the_plan_are_shown_and_the_others_counted(sweep):
-    heavy = next(reversed(sweep["workers"]))
-    sweep = {**sweep, "workers": {**sweep["workers"], heavy: {**sweep["workers"][heavy], "peak_bytes": 693_000_000}}}
-    now = {heavy: {"memory_bytes": 500_000_000, "limit_bytes": 2_000_000_000, "status": "paused"}}
-    head, first, *others, rest = printed(live.workers_table(sweep, now)).splitlines()
-    assert head.split() == ["planned", "peak", "630", "MB", "segments", "peak", "of", "plan", "now", "of", "limit"]
-    assert first.split()[-8:] == ["693", "MB", "110", "%", "500", "MB", "25", "%"]
-    assert len(others) == 4
-    assert rest.strip() == "95 more with lower peaks"
-
-
 def test_stages_have_their_share_and_resumed_segments_are_counted(half, sweep):
     text = text_of(half)
     assert "stages: gram 51 %, block 42 %, exp 3 %, read 2 %, convert 2 %" in text

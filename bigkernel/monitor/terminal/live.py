@@ -1,8 +1,7 @@
 """The state of jobs for a terminal: the figures of a bar, and the display of `bigkernel watch`.
 
-Input is plain data of `Board.snapshot` (with `workers` of the scheduler and `run` of a run directory, if any), output
-are renderables of rich. External text is shown literally: no markup, no control characters. Marks are ASCII, so that
-every terminal shows them.
+Input is plain data of `Board.snapshot` (with `run` of a run directory, if any), output are renderables of rich.
+External text is shown literally: no markup, no control characters.
 """
 
 from __future__ import annotations
@@ -17,24 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from bigkernel.data.visible import visible
-from bigkernel.html import duration, measured, percent, size
-from bigkernel.monitor.palette import DARK, LIGHT
+from bigkernel.html import duration, measured, percent
+from bigkernel.monitor.palette import LIGHT
 
 Data = Mapping[str, Any]
 
-# by state of a segment: letter of the map, colour; the worst first
-_MARKS = {
-    "f": ("x", LIGHT["failed"]),
-    "a": ("a", LIGHT["retried"]),
-    "r": (">", LIGHT["running"]),
-    "w": (".", "dim"),
-    "p": ("+", DARK["published"]),
-    "m": ("#", DARK["merged"]),
-}
-_NAMES = {"f": "failed", "a": "again", "r": "running", "w": "waiting", "p": "published", "m": "merged"}
 _COLOURS = {"finished": LIGHT["good"], "failed": LIGHT["failed"], "lost": LIGHT["failed"]}
-_MAP_LINES = 4
-_WORKERS, _EVENTS, _SWEEPS, _JOBS = 5, 4, 3, 3  # most lines of each kind
+_EVENTS, _SWEEPS, _JOBS = 4, 3, 3  # most lines of each kind
 _NAME_LETTERS = 24  # most letters of the name of a bar
 
 
@@ -162,62 +150,18 @@ def step_bar(job: Data, width: int) -> RenderableType:
     return bar(str(step["what"]), step["done"] / max(1, step["total"]), [counted, *search_texts(job)], width)
 
 
-def segment_map(states: str, width: int) -> Iterator[Text]:
-    """Yield the states of all segments as a few lines of letters, and their legend.
-
-    A letter shows the worst of its segments: failed, begun again, running, waiting; # only if all are merged.
-    """
-    each = max(1, -(-len(states) // (width * _MAP_LINES)))
-    groups = [states[i : i + each] for i in range(0, len(states), each)]
-    marks = [_MARKS[next(letter for letter in _MARKS if letter in group)] for group in groups]
-    for start in range(0, len(marks), width):
-        yield Text.assemble(*marks[start : start + width])
-    there = [Text.assemble(_MARKS[letter], f" {name}  ") for letter, name in _NAMES.items() if letter in states]
-    yield Text.assemble(*there, f"{each} segments per letter" if each > 1 else "")
-
-
-def workers_table(sweep: Data, workers: Data) -> Table:
-    """Draw the workers of a sweep with the most memory relative to the planned peak."""
-    planned = sweep["planned_bytes"]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(f"planned peak {size(planned)}" if planned else "worker", no_wrap=True, overflow="ellipsis")
-    for name in ("segments", "peak", "of plan", "now", "of limit"):
-        table.add_column(name, justify="right", no_wrap=True)
-    shares: dict[str, Data] = sweep["workers"]
-    order = sorted(shares, key=lambda name: (-shares[name]["peak_bytes"], shares[name]["lost"], name))
-    for name in order[:_WORKERS]:
-        share, now = shares[name], workers.get(name)
-        peak, limit = share["peak_bytes"], now["limit_bytes"] if now else 0
-        state = "lost " if share["lost"] else ""
-        table.add_row(
-            Text(visible(state + name)),
-            f"{share['segments']:,}",
-            size(peak or None),
-            percent(peak, planned),
-            size(now["memory_bytes"] if now else None),
-            percent(now["memory_bytes"] if now else 0, limit),
-            style=LIGHT["failed"] if share["lost"] or 0 < planned < peak else "",
-        )
-    if len(order) > _WORKERS:
-        table.add_row(Text(f"{len(order) - _WORKERS:,} more with lower peaks", style="dim"))
-    return table
-
-
-def _sweep(job: Data, sweep: Data, workers: Data, width: int) -> Iterator[RenderableType]:
+def _sweep(job: Data, sweep: Data, width: int) -> Iterator[RenderableType]:
     yield sweep_bar(job, sweep, width)
     rows = sweep["rows_done"] + sweep["rows_under_way"]
     resumed = f", {len(sweep['resumed']):,} segments resumed from the run" if sweep["resumed"] else ""
     yield Text(f"{rows:,} of {sweep['rows']:,} rows{resumed}")
-    yield from segment_map(sweep["states"], width)
     stages = sorted(sweep["stage_seconds"].items(), key=lambda item: -item[1])
     total = sum(seconds for _, seconds in stages)
     if total > 0:
         yield Text("stages: " + ", ".join(f"{visible(name)} {percent(value, total)}" for name, value in stages))
-    if sweep["workers"]:
-        yield workers_table(sweep, workers)
 
 
-def _job(job: Data, workers: Data, width: int) -> Iterator[RenderableType]:
+def _job(job: Data, width: int) -> Iterator[RenderableType]:
     """Draw a running job: its sweeps, what its driver does, and its latest events."""
     yield Text(visible(job["title"]), style="bold")
     place = f"{job['host']}:{job['pid']}" if job["pid"] else job["host"]
@@ -228,7 +172,7 @@ def _job(job: Data, workers: Data, width: int) -> Iterator[RenderableType]:
         yield Text(f"{visible(sweep['what'])}: {visible(sweep['state'])}, {visible(text)}")
     for sweep in job["sweeps"]:
         if sweep["ended"] is None:
-            yield from _sweep(job, sweep, workers, width)
+            yield from _sweep(job, sweep, width)
     if job["step"]:
         yield step_bar(job, width)
     for event in job["events"][-_EVENTS:]:
@@ -242,7 +186,7 @@ def picture(state: Data, width: int) -> list[RenderableType]:
     jobs = state["jobs"]
     for job in jobs:
         if job["state"] == "running":
-            lines.extend(_job(job, state.get("workers", {}), width))
+            lines.extend(_job(job, width))
     lines.extend([ended_job(job) for job in jobs if job["state"] != "running"][:_JOBS])
     if not jobs and "run" not in state:
         lines.append(Text(no_job(state)))
