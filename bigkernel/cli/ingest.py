@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +16,6 @@ from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
     from bigkernel.data.corpus import Corpus
-    from bigkernel.data.ingest import IdCheck
     from bigkernel.data.table import TableEncoding
 
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}
@@ -97,8 +95,8 @@ def ingest(
     """
     from bigkernel.data.atomic_write import require_target
     from bigkernel.data.corpus import open_corpus
-    from bigkernel.data.ingest import IdCheck
     from bigkernel.data.ingest import ingest as ingest_sources
+    from bigkernel.data.labels import looks_missing
     from bigkernel.data.readers.source import SkippedRows
     from bigkernel.data.write_corpus import Split, split_path
     from bigkernel.monitor.terminal.bar import bar
@@ -119,7 +117,6 @@ def ingest(
         reading["encode"] = _encoding(sources, encode_as, reading)
     opened = [open_source(path, labels=file, **reading) for path, file in zip(sources, each, strict=True)]
     what = os.path.basename(opened[0].path.rstrip("/")) + (f" and {len(opened) - 1} more" if len(opened) > 1 else "")
-    check = IdCheck(opened[0].feature_names)
     with bar(f"ingest {what}", enabled=not as_json) as update:
         made = ingest_sources(
             opened,
@@ -130,7 +127,6 @@ def ingest(
             split=shares,
             chunk_rows=chunk_rows,
             progress=update,
-            check=None if as_json else check,
         )
     formats = ", ".join(dict.fromkeys(source.format for source in opened))
     figures: dict[str, Any] = {"format": formats, **describe(made, as_json=as_json)}
@@ -149,7 +145,10 @@ def ingest(
     figures |= {"notes": notes} if as_json else {}
     show({**figures, "seconds": time.perf_counter() - start}, as_json=as_json, title=corpus)
     if not as_json:
-        _say_notes(made, check, notes)
+        for note in notes:
+            say(note)
+        for label in filter(looks_missing, made.info.classes):
+            say(f"class {label!r} looks like a missing label; rows without one have -1 or an empty cell")
 
 
 def _encoding(sources: tuple[str, ...], encode_as: str | None, reading: dict[str, Any]) -> TableEncoding:
@@ -170,29 +169,6 @@ def _notes(opened: list[Source], made: Corpus, figures: dict[str, Any]) -> list[
     if unlabelled := figures.get("unlabelled"):
         notes.append(f"{unlabelled:,} rows without a label: unlabelled")
     return notes
-
-
-def _say_notes(made: Corpus, check: IdCheck, notes: list[str]) -> None:
-    """Say what may be wrong with the labels and ids of a corpus and those split off it."""
-    from bigkernel.data.ingest import MOST_IDS
-    from bigkernel.data.labels import looks_missing
-
-    for note in notes:
-        say(note)
-    for label in filter(looks_missing, made.info.classes):
-        say(f"class {label!r} looks like a missing label; for rows without a label, write -1 or leave the cell empty")
-    if "id" in made.columns:
-        name = made.info.id_column
-        if check.repeated is None:
-            say(f"column {name!r}: not checked for repeated ids, as there are more than {MOST_IDS:,}")
-        elif check.repeated:
-            say(f"column {name!r}: {check.repeated:,} repeated ids; predictions cannot be joined by them one to one")
-    elif feature := next(iter(check.rising), ""):
-        column = shlex.quote(feature)
-        say(
-            f"column {feature!r} looks like an id and is a feature; keep it as the id: --id-column {column}, or leave "
-            f"it out: --drop {column}"
-        )
 
 
 def _shares(pairs: tuple[str, ...]) -> dict[str, float]:
