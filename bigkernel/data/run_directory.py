@@ -345,8 +345,8 @@ class RunState:
     rows: int = 0
     rows_done: int = 0
     repeats: int = 0  # times a segment was restarted
-    changed: float = 0.0  # seconds since 1970 of the last receipt, or of the manifest
     holder: str = ""  # process and host working on it, or empty
+    settings: dict[str, str] = dataclasses.field(default_factory=dict)  # by name, as the manifest has them
 
 
 def survey(directory: str | os.PathLike[str]) -> list[RunState]:
@@ -373,14 +373,15 @@ def command_of(directory: str | os.PathLike[str]) -> list[str]:
 
 
 def _state(path: Path, above: str) -> RunState:
-    manifest = path / "manifest.json"
     try:
-        plan: dict[str, Any] = read_sealed(manifest).get("plan", {})
+        manifest = read_sealed(path / "manifest.json")
+        plan = manifest.get("plan", {})
         segments, rows = int(plan.get("segments", 0)), int(plan.get("rows", 0))
+        settings = {str(key): str(value) for key, value in manifest.get("job", {}).items()}
         if not 0 <= segments <= _MOST_SEGMENTS:
             raise ValueError
-    except (OSError, ValueError, TypeError, AttributeError, OverflowError, ResumeMismatchError):
-        return RunState(str(path), "unreadable", changed=manifest.stat().st_mtime)
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError):
+        return RunState(str(path), "unreadable")
     run = Run(str(path))
     done = [receipt for i in range(segments) if (receipt := run.receipt(f"0-{i}"))]
     holder = _holder(path) or above
@@ -396,8 +397,8 @@ def _state(path: Path, above: str) -> RunState:
         rows,
         sum(receipt.rows for receipt in done),
         sum(max(0, len(run.starts(f"0-{i}")) - 1) for i in range(segments)),
-        max((os.path.getmtime(file) for file in (path / "receipts").glob("*.json")), default=manifest.stat().st_mtime),
         holder,
+        settings,
     )
 
 

@@ -74,7 +74,8 @@ def examine(sources: tuple[ZarrSource, ...], run: str | None, token: str, owner:
     for source in sources:
         there = replace(source, digests=None)  # the fingerprint detects data that differ from the driver's
         try:
-            prints.append(retry(partial(_fingerprint, there), times=_RETRIES, passing=_is_passing))
+            read = partial(_fingerprint, there)
+            prints.append(retry(read, times=_RETRIES, passing=lambda error: isinstance(error, OSError)))
         except (OSError, DataError) as error:
             wrong.append(f"the input cannot be read: {error}")
     if run is not None:
@@ -97,10 +98,6 @@ def _fingerprint(source: ZarrSource) -> str:
     places = {last * place // 4 for place in range(1 if source.foreign is None else 5)} if last >= 0 else ()
     rows = {str(row): source.read(row, row + 1) for row in sorted(places)}
     return source.fingerprint() + digest(rows)
-
-
-def _is_passing(error: Exception) -> bool:
-    return isinstance(error, OSError)
 
 
 def check_cluster(

@@ -44,7 +44,6 @@ _MADE = (Sum, Product, Scaled, OnColumns)
 _FEATURES = (IdentityMap, LandmarkMap)
 _MAPS = (Scale, UnitNorm, Standardize, LinearMap, SideBySide, Circles, Sphere, Projection)
 # imported on demand
-_KERNEL_NEEDS_MORE = "predictor: the {} kernel needs more than NumPy; use load_model instead"
 _IMAGE_MAPS = ("MomentNormalise", "Orientations")
 _CLASSES: dict[str, type[Any]] = {
     kind.__name__: kind
@@ -87,14 +86,14 @@ class Predictor(WithoutCaches):
     table: TableEncoding | None = None
 
     def __post_init__(self) -> None:
-        for row_map in _row_maps(self):
-            if kind_of(type(row_map).__name__) is not type(row_map):
-                raise _needs_more(f"the row map {row_map.name!r}")
-        for expansion in _expansions(self):
-            if not isinstance(expansion.features, _FEATURES):
-                raise _needs_more(f"the feature map {type(expansion.features).__name__}")
-            if isinstance(expansion.features, LandmarkMap):
-                require_numpy(expansion.features.kernel, _KERNEL_NEEDS_MORE)
+        for part in _inside(self):
+            if not isinstance(part, Expansion):
+                if kind_of(type(part).__name__) is not type(part):
+                    raise _needs_more(f"the row map {part.name!r}")
+            elif not isinstance(part.features, _FEATURES):
+                raise _needs_more(f"the feature map {type(part.features).__name__}")
+            elif isinstance(part.features, LandmarkMap):
+                require_numpy(part.features.kernel)
 
     @classmethod
     def of(cls, model: Any) -> Self:
@@ -133,7 +132,7 @@ class Predictor(WithoutCaches):
 
     @property
     def _has_landmarks(self) -> bool:
-        return any(isinstance(one.features, LandmarkMap) for one in _expansions(self))
+        return any(isinstance(one, Expansion) and isinstance(one.features, LandmarkMap) for one in _inside(self))
 
     @property
     def classes(self) -> Array | None:
@@ -260,35 +259,24 @@ def kind_of(name: str) -> type[Any] | None:
     return kind
 
 
-def _each(row_maps: tuple[RowMap, ...]) -> Iterator[RowMap]:
-    """Yield the row maps, and those inside `SideBySide`."""
-    for row_map in row_maps:
-        yield row_map
-        if isinstance(row_map, SideBySide):
-            for chain in row_map.chains:
-                yield from _each(chain)
-
-
-def _row_maps(model: Predictor | Member) -> Iterator[RowMap]:
-    """Yield the row maps of a model, and those of its members."""
+def _inside(model: Predictor | Member) -> Iterator[RowMap | Expansion]:
+    """Yield the row maps and the expansions of a model, those inside others included."""
     yield from _each(model.row_maps)
-    for member in _members(model):
-        yield from _row_maps(member)
-
-
-def _expansions(model: Predictor | Member) -> Iterator[Expansion]:
-    """Yield the expansions of a model and its members, and those of its projections."""
-    yield from (row_map.predictor for row_map in _each(model.row_maps) if isinstance(row_map, Projection))
     whole = model.predictor if isinstance(model, Member) else model.expansion
     if isinstance(whole, Expansion):
         yield whole
-    for member in _members(model):
-        yield from _expansions(member)
+    for member in whole.members if isinstance(whole, Blend) else ():
+        yield from _inside(member)
 
 
-def _members(model: Predictor | Member) -> tuple[Member, ...]:
-    whole = model.predictor if isinstance(model, Member) else model.expansion
-    return whole.members if isinstance(whole, Blend) else ()
+def _each(row_maps: tuple[RowMap, ...]) -> Iterator[RowMap | Expansion]:
+    """Yield row maps, those inside unions, and the expansions of projections."""
+    for row_map in row_maps:
+        yield row_map
+        if isinstance(row_map, Projection):
+            yield row_map.predictor
+        for chain in row_map.chains if isinstance(row_map, SideBySide) else ():
+            yield from _each(chain)
 
 
 def _needs_more(what: str) -> ConfigError:
@@ -316,14 +304,15 @@ def _require_valid(predictor: Predictor, limit_bytes: int) -> None:
     require(isinstance(predictor.expansion, Expansion | Blend), "expected an expansion")
     if isinstance(predictor.expansion, Blend):
         require_blend(predictor.expansion, mapped)
-    for row_map in _row_maps(predictor):
-        if isinstance(row_map, SideBySide):
-            each = row_map.chains and len(row_map.scales) == len(row_map.chains)
-            require(each, "expected a number for each map of the union")
     held = 0
-    for expansion in _expansions(predictor):
-        require_fitting(expansion)
-        if isinstance(one := expansion.features, LandmarkMap):
+    for part in _inside(predictor):
+        if isinstance(part, SideBySide):
+            each = part.chains and len(part.scales) == len(part.chains)
+            require(each, "expected a number for each map of the union")
+        if not isinstance(part, Expansion):
+            continue
+        require_fitting(part)
+        if isinstance(one := part.features, LandmarkMap):
             # a combined kernel prepares the landmarks for each kernel inside
             held += one.kernel.prepared_bytes(one.width, one.n_features, one.dtype.itemsize)
     room = f"needs {held:,} bytes of memory, more than the limit of {limit_bytes:,}"

@@ -20,7 +20,7 @@ from typing import Any
 import bigkernel
 from bigkernel.data import run_lock
 from bigkernel.data.atomic_write import replacing, require_target, writing
-from bigkernel.data.run_directory import RunState, command_of, read_sealed, survey
+from bigkernel.data.run_directory import RunState, command_of, survey
 from bigkernel.errors import DataError
 from bigkernel.events import journal
 from bigkernel.events.board import DAMAGED, Board, Job
@@ -30,6 +30,7 @@ State = dict[str, Any]
 
 NAME = "report.html"
 _DIED = "the driver died"
+_OF_SWEEP = ("state", "segments", "segments_done", "rows", "rows_done", "settings")
 _LATEST = 1e11  # seconds since 1970, about the year 5100
 _MOST_DETAILED = 40  # sweeps whose segments are shown, the longest
 _DETAILS = ("stops", "states", "fractions", "running_on", "ran_on", "attempts", "rate_history")
@@ -169,6 +170,9 @@ class RunReader:
         state, command = _state(jobs if known else [], holder, states), command_of(self.path)
         if command and state in ("interrupted", "failed") and "--resume" not in command:
             command.append("--resume")
+        named = {os.path.relpath(one.path, self.path): one for one in states}
+        damaged = [name for name, one in named.items() if one.state == "unreadable"]
+        gaps += [f"{name}/manifest.json is damaged: the settings are unknown." for name in damaged]
         # all sweeps of a search have the same rows, hence as many segments
         search = jobs[-1].search if known else None
         count = max(len(states), search.count) if search else len(states)
@@ -185,20 +189,10 @@ class RunReader:
             "planned": search is not None,
             "segments": sum(one.segments for one in (*states, *states[-1:] * (count - len(states)))),
             "segments_done": sum(one.segments_done for one in states),
-            "sweeps": [self._kept(one, gaps) for one in states],
+            "sweeps": [{"name": name, **{key: getattr(one, key) for key in _OF_SWEEP}} for name, one in named.items()],
             "gaps": gaps,
             "version": bigkernel.__version__,
         }
-
-    def _kept(self, run: RunState, gaps: list[str]) -> State:
-        name, settings = os.path.relpath(run.path, self.path), dict[str, str]()
-        try:
-            job = read_sealed(Path(run.path) / "manifest.json").get("job")
-            settings = {str(key): str(value) for key, value in job.items()} if isinstance(job, dict) else {}
-        except (OSError, ValueError):
-            gaps.append(f"{name}/manifest.json is damaged: the settings are unknown.")
-        counts = ("state", "segments", "segments_done", "rows", "rows_done")
-        return {"name": name, **{key: getattr(run, key) for key in counts}, "settings": settings}
 
 
 def _may_hold(holder: Mapping[str, Any], job: Job) -> bool:
