@@ -19,7 +19,7 @@ import zarr
 
 from bigkernel.arrays import Array, DType
 from bigkernel.data import zarr_arrays
-from bigkernel.data.atomic_write import require_free, writing
+from bigkernel.data.atomic_write import require_free
 from bigkernel.data.cf import decoded
 from bigkernel.data.visible import log_of
 from bigkernel.engine.grids import Grid, label_cells, label_dtype
@@ -27,7 +27,6 @@ from bigkernel.engine.prediction_store import FORMAT, StoreWriter
 from bigkernel.errors import DataError
 from bigkernel.statistics.blend import AnyPredictor, Deviations
 from bigkernel.streaming.chunk import Chunk
-from bigkernel.streaming.plan import Accumulator
 
 log = log_of(__name__)
 
@@ -39,7 +38,7 @@ class GridWriter(StoreWriter):
     grid: Grid  # without coordinates
     names: tuple[str, ...]  # of the arrays: one for each column of the values, or one of labels
 
-    def update(self, total: Accumulator, chunk: Chunk) -> None:
+    def pieces(self, chunk: Chunk) -> list[tuple[tuple[slice, ...], dict[str, Array]]]:
         values = self.predictor.values(chunk)
         if chunk.weight is not None:
             values[np.asarray(chunk.weight) == 0] = np.nan  # bad rows
@@ -48,27 +47,17 @@ class GridWriter(StoreWriter):
             arrays = {self.names[0]: label_cells(values, classes)}
         if self.decision:
             arrays["decision"] = values
-        with chunk.work.stage("write"):
-            self._write(chunk, arrays)
-        total["rows"] += len(chunk)
-
-    def _write(self, chunk: Chunk, arrays: Mapping[str, Array]) -> None:
-        group = self.open_scratch()
         ends = np.cumsum([math.prod(self.grid.block_shape(block)) for block in self.grid.blocks])
         first, last = np.searchsorted(ends, [chunk.start, chunk.start + len(chunk) - 1], side="right")
-        at = 0
+        at, pieces = 0, []
         for block in self.grid.blocks[first : last + 1]:
             shape = self.grid.block_shape(block)
             rows = slice(at, at := at + math.prod(shape))
             starts = [sum(sizes[:place]) for sizes, place in zip(self.grid.chunks, block, strict=True)]
-            region = tuple(slice(start, start + size) for start, size in zip(starts, shape, strict=True))
-            for name, values in arrays.items():
-                array = group[name]
-                assert isinstance(array, zarr.Array)
-                with writing(self.path):
-                    array.with_config({"write_empty_chunks": True})[region] = values[rows].reshape(
-                        *shape, *values.shape[1:]
-                    )
+            place = tuple(slice(start, start + size) for start, size in zip(starts, shape, strict=True))
+            each = {name: one[rows].reshape(*shape, *one.shape[1:]) for name, one in arrays.items()}
+            pieces.append((place, each))
+        return pieces
 
 
 def create(

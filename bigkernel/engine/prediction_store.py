@@ -57,14 +57,28 @@ class StoreWriter:
         return Footprint(predictor.flops_per_row, 8, predictor.work_bytes(block_rows) + written)
 
     @abstractmethod
-    def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """Write the values of the chunk."""
+    def pieces(self, chunk: Chunk) -> list[tuple[tuple[slice, ...], dict[str, Array]]]:
+        """Return what is written for the rows of a chunk: whole chunks of arrays by name, each with its place."""
 
-    def open_scratch(self) -> zarr.Group:
-        """Open the store for writing; `DataError` if it is published."""
-        if zarr_arrays.has_manifest(self.path):
-            raise DataError(f"{self.path}: already published; write changed rows to a new store")
-        return zarr.open_group(self.path, mode="r+", zarr_format=3)
+    def update(self, total: Accumulator, chunk: Chunk) -> None:
+        """Write the values of the chunk; `DataError` if the store is published, or its chunks are others."""
+        pieces = self.pieces(chunk)
+        with chunk.work.stage("write"):
+            if zarr_arrays.has_manifest(self.path):
+                raise DataError(f"{self.path}: already published; write changed rows to a new store")
+            group = zarr.open_group(self.path, mode="r+", zarr_format=3)
+            for place, arrays in pieces:
+                for name, values in arrays.items():
+                    array = group[name]
+                    assert isinstance(array, zarr.Array)
+                    start, step = place[0].start, array.chunks[0]
+                    count = min(step, array.shape[0] - start)
+                    if start % step or len(values) != count:
+                        found = f"found {len(values)} from row {start}"
+                        raise DataError(f"{self.path}/{name}: expected {count} rows in chunk {start // step}, {found}")
+                    with writing(self.path):
+                        array.with_config({"write_empty_chunks": True})[place] = values
+        total["rows"] += len(chunk)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,37 +88,14 @@ class PredictionWriter(StoreWriter):
     flat: bool
     std: bool = False
 
-    def update(self, total: Accumulator, chunk: Chunk) -> None:
+    def pieces(self, chunk: Chunk) -> list[tuple[tuple[slice, ...], dict[str, Array]]]:
         values = self.predictor.values(chunk)
-        index, rest = divmod(chunk.start, self.chunk_rows)
-        if rest:
-            raise DataError(
-                f"{self.path}: expected the first row of a chunk of {self.chunk_rows} rows, found row {chunk.start}"
-            )
         c = self.predictor.width // (1 + self.std)
         rows = {"std": stored_form(self.predictor, values[:, c:], flat=self.flat)} if self.std else {}
-        values = values[:, :c]
-        rows["prediction"] = stored_form(self.predictor, values, flat=self.flat)
+        rows["prediction"] = stored_form(self.predictor, values[:, :c], flat=self.flat)
         if self.decision:
-            rows["decision"] = values
-        with chunk.work.stage("write"):
-            self._write_chunk(index, rows)
-        total["rows"] += len(chunk)
-
-    def _write_chunk(self, index: int, rows: dict[str, Array]) -> None:
-        """Write a whole chunk of every array in `rows` into the unpublished group."""
-        group, chunk_rows = self.open_scratch(), self.chunk_rows
-        for name, values in rows.items():
-            array = group[name]
-            assert isinstance(array, zarr.Array)
-            start = index * chunk_rows
-            stop = min(start + chunk_rows, array.shape[0])
-            if array.chunks[0] != chunk_rows or len(values) != stop - start:
-                raise DataError(
-                    f"{self.path}/{name}: expected {stop - start} rows in chunk {index}, found {len(values)}"
-                )
-            with writing(self.path):
-                array.with_config({"write_empty_chunks": True})[start:stop] = values
+            rows["decision"] = values[:, :c]
+        return [((slice(chunk.start, chunk.start + len(chunk)),), rows)]
 
 
 def stored_form(predictor: AnyPredictor | Deviations, values: Array, *, flat: bool) -> Array:
