@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import threading
 import weakref
 from collections.abc import Callable
@@ -152,14 +151,11 @@ class _Post:
     """The message queue of one client, and the listeners to its scheduler."""
 
     def __init__(self, client: Client) -> None:
-        self._client = weakref.ref(client)
-        self._loop = client.loop
-        self._queue: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._busy = threading.Lock()  # held while a coroutine sends
-        self._idle = threading.Event()
+        self._client, self._loop = weakref.ref(client), client.loop
+        self._lock = threading.Lock()  # of the messages, and of whether a coroutine sends them
+        self._messages: list[Message] = []
+        self._idle, self._hurry = threading.Event(), asyncio.Event()
         self._idle.set()
-        self._hurry = asyncio.Event()
-        self._ending = 0  # flushes that wait
         self.listeners: dict[str, Callable[[Message], None]] = {}
         client.subscribe_topic(f"{TOPIC}-{client.id}", self._dispatch)
 
@@ -171,55 +167,41 @@ class _Post:
 
     def put(self, message: Message) -> None:
         """Queue a message."""
-        self._queue.put(message)
-        self._start()
-
-    def _start(self) -> None:
-        if self._busy.acquire(blocking=False):
-            self._idle.clear()
-            try:
+        with self._lock:
+            self._messages.append(message)
+            if self._idle.is_set():
+                self._idle.clear()
                 self._loop.add_callback(self._send)
-            except RuntimeError:  # the loop is closed
-                self._done()
 
     async def _send(self) -> None:
         """Send queued messages in order until nothing has been added for a while."""
-        messages: list[Message] = []
         try:
             while True:
-                client = self._open_client()
-                while not self._queue.empty():
-                    messages.append(self._queue.get_nowait())
-                if client is None or not messages:
-                    return
+                with self._lock:
+                    client, messages, self._messages = self._open_client(), self._messages, []
+                    if client is None or not messages:
+                        self._idle.set()
+                        return
                 try:
                     sending = client.scheduler.log_event(topic=TOPIC, msg={"messages": messages})
                     await asyncio.wait_for(sending, _SEND_SECONDS)
-                    messages = []
                 except (TimeoutError, OSError):  # a slow scheduler; if it is lost, the job notices that itself
-                    messages = messages[-_MOST_KEPT:]
+                    with self._lock:
+                        self._messages = [*messages, *self._messages][-_MOST_KEPT:]
                 del client
-                if not self._ending or messages:
-                    with suppress(asyncio.TimeoutError):
-                        await asyncio.wait_for(self._hurry.wait(), _EVERY_SECONDS)
-                    self._hurry.clear()
-        finally:
-            self._done()
-            if self._open_client() is not None and not self._queue.empty():
-                self._start()  # it came while this was ending
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._hurry.wait(), _EVERY_SECONDS)
+        except BaseException:
+            self._idle.set()
+            raise
 
     def _open_client(self) -> Client | None:
         client = self._client()
         return client if client is not None and client.status == "running" else None
 
-    def _done(self) -> None:
-        self._idle.set()
-        self._busy.release()
-
     def flush(self) -> None:
         """Send queued messages now, and wait for that, for a bounded time."""
-        self._ending += 1
-        with suppress(RuntimeError):  # the loop is closed
+        if self._open_client() is not None:
             self._loop.add_callback(self._hurry.set)
-        self._idle.wait(_FLUSH_SECONDS)
-        self._ending -= 1
+            self._idle.wait(_FLUSH_SECONDS)
+            self._loop.add_callback(self._hurry.clear)
