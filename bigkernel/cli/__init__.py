@@ -1,6 +1,18 @@
 """The command line: `bigkernel COMMAND --help` describes each command.
 
 A command's module is imported on demand: worker processes import this one again, and need no commands.
+
+transforms : the option --transform
+options : options that commands share
+certs : the command `certs`
+data : the commands `info` and `check`
+describe : estimators and grids from options
+model_options : options of a model
+runs : the commands `watch` and `report`
+ingest : the command `ingest`
+models : the commands `fit`, `predict` and `score`
+plan : the command `plan`
+tune : the command `tune`
 """
 
 from __future__ import annotations

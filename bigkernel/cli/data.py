@@ -146,13 +146,13 @@ def describe(corpus: Corpus, *, as_json: bool) -> dict[str, Any]:
             os.path.getsize(os.path.join(place, file)) for place, _, files in os.walk(corpus.path) for file in files
         ),
     }
-    figures |= describe_labels(corpus)
+    figures |= _describe_labels(corpus)
     described = asdict(corpus.info)
     figures |= {name: described[name] for name in ("name", "image_shape", "scale") if described[name]}
     return {**figures, "source": described["source"]}
 
 
-def describe_labels(corpus: Corpus) -> dict[str, Any]:
+def _describe_labels(corpus: Corpus) -> dict[str, Any]:
     """Return the kind of the labels of a corpus, their counts or range, and the number of rows without one."""
     import numpy as np
 

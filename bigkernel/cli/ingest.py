@@ -96,7 +96,6 @@ def ingest(
     from bigkernel.data.atomic_write import require_target
     from bigkernel.data.corpus import open_corpus
     from bigkernel.data.ingest import ingest as ingest_sources
-    from bigkernel.data.labels import looks_missing
     from bigkernel.data.readers.source import SkippedRows
     from bigkernel.data.write_corpus import Split, split_path
     from bigkernel.monitor.terminal.bar import bar
@@ -147,8 +146,6 @@ def ingest(
     if not as_json:
         for note in notes:
             say(note)
-        for label in filter(looks_missing, made.info.classes):
-            say(f"class {label!r} looks like a missing label; rows without one have -1 or an empty cell")
 
 
 def _encoding(sources: tuple[str, ...], encode_as: str | None, reading: dict[str, Any]) -> TableEncoding:
@@ -162,13 +159,17 @@ def _encoding(sources: tuple[str, ...], encode_as: str | None, reading: dict[str
 
 def _notes(opened: list[Source], made: Corpus, figures: dict[str, Any]) -> list[str]:
     """Return what was chosen in reading, and what labels lack."""
+    from bigkernel.data.labels import looks_missing
+
     notes = list(dict.fromkeys(note for source in opened for note in source.notes))
     labels = made.info.classes or {*figures.get("labels", {}).values()}
     if len(labels) == 1:
         notes.append("all rows have one label; --target (--y) names another column")
     if unlabelled := figures.get("unlabelled"):
         notes.append(f"{unlabelled:,} rows without a label: unlabelled")
-    return notes
+    odd = filter(looks_missing, made.info.classes)
+    advice = "looks like a missing label; for rows without a label, write -1 or leave the cell empty"
+    return notes + [f"class {label!r} {advice}" for label in odd]
 
 
 def _shares(pairs: tuple[str, ...]) -> dict[str, float]:

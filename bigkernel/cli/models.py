@@ -40,7 +40,6 @@ _DETAILS = {
     *("training_mse", "held_out_mse", "training_error_percent", "held_out_error_percent"),
     *(name for name in _FIGURES if name != "resumed_segments"),
 }
-_MOST_LABELS = 10  # most classes whose rows are counted at the end of a fit
 # shown if there are any
 _INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "damaged_partials", "incidents")
 
@@ -120,14 +119,12 @@ def fit(
     say(f"all figures: --json, or {run}/report.html" if run else "all figures: --json, or --run DIR")
     if options["probability"] and options["class_weight"]:
         say("probabilities are those of the rows; predictions take the largest after multiplying by the class weights")
-    _say_score(opened, model, figures, verdict)
+    _say_score(model, figures, verdict)
 
 
-def _say_score(opened: Corpus, model: str, figures: dict[str, Any], verdict: dict[str, Any]) -> None:
-    """Write the score that matters as the last line of a fit; without one, what the labels are."""
+def _say_score(model: str, figures: dict[str, Any], verdict: dict[str, Any]) -> None:
+    """Write the score that matters as the last line of a fit, or how to get one."""
     import numpy as np
-
-    from bigkernel.cli.data import describe_labels
 
     if verdict:
         classifies, corpus = "classes" in verdict, os.path.basename(verdict["corpus"])
@@ -139,11 +136,6 @@ def _say_score(opened: Corpus, model: str, figures: dict[str, Any], verdict: dic
             line += f" (always {label!r}: {100 * counts.max() / counts.sum():.1f} %)"
         say(textwrap.fill(line, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
         return
-    labels = describe_labels(opened)
-    if counts := [f"{name} {value:,.6g}" for name, value in labels.get("labels", {}).items()]:
-        joined = (", " if opened.info.classes else " ").join(counts[:_MOST_LABELS])
-        line = f"labels: {labels['labels_are']}: {joined}{', …' * (len(counts) > _MOST_LABELS)}"
-        say(textwrap.fill(line, 80, subsequent_indent="  "))
     training = f"training R² {figures['training_r2']:.4g}; " if "training_r2" in figures else ""
     say(f"{training}no rows were held out; fit with --score CORPUS, or\nbigkernel score {shlex.quote(model)} CORPUS")
 

@@ -234,7 +234,6 @@ def test_a_fit_ends_with_its_score_and_score_has_the_usual_figures(run, colours)
     assert alone["training_r2"] == pytest.approx(r2_score(y, f))
     text = run("fit", "numbers", "alone", "--landmarks", 20, "--overwrite").stdout
     assert text.endswith("no rows were held out; fit with --score CORPUS, or\nbigkernel score alone CORPUS\n")
-    assert text.splitlines()[-3].startswith("labels: numbers: from ")
     for options in (("--noise-variance", 0.3), ("--leaves", 2, "--posterior")):
         run("fit", "numbers", "n", "--landmarks", 9, *options, "--overwrite")
         run("predict", "n", "numbers", "p.csv", "--std", "--overwrite")
