@@ -1,4 +1,8 @@
-"""Fitted models for processes that have NumPy alone."""
+"""Fitted models for processes that have NumPy alone.
+
+file : one safetensors file
+predictor : tables, rows and predictions
+"""
 
 from bigkernel import attach
 

@@ -3,6 +3,12 @@
 `open_source` reads the header of a file, a folder or a store and returns a `Source`; `write_corpus` streams sources
 into a corpus. No reader holds a whole file (except Fortran-ordered npz), and faults in a file are
 `DataError`s that name the path and the row.
+
+source : what a reader returns, and helpers for bytes, lines and arrays
+arrays : npy, npz and IDX
+libsvm : LIBSVM text
+tables : CSV and Parquet
+stores : zarr of other programs
 """
 
 from __future__ import annotations
