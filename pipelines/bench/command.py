@@ -301,43 +301,6 @@ def tune(
     )
 
 
-@bench.command(short_help="Time fits that keep kernel blocks in memory.")
-@bench_options
-@click.option("--rows", default=60_000, show_default=True)
-@click.option("--landmarks", default=4_000, show_default=True)
-@click.option("--method", type=click.Choice(["cg", "logistic"]), default="cg", show_default=True)
-@click.option("--repeats", default=3, show_default=True, help="Rounds of all shares, of which medians are shown.")
-def blocks(place: Place, rows: int, landmarks: int, method: str, repeats: int) -> None:
-    """Compare fits with all, half, a tenth and none of the kernel blocks in memory between sweeps."""
-    from pipelines.bench import blocks as bench_blocks
-
-    corpus = place.corpus(rows)
-    with place.bar("fits") as update:
-        fits = bench_blocks.measure(corpus, method, landmarks, repeats, update)
-    place.tell(fits, bench_blocks.show, f"{method}, {rows:,} × {FEATURES}, m = {landmarks:,}")
-
-
-@bench.command(short_help="Compare sweeps of XNV, DICA, JDA, ARTL.")
-@bench_options
-@click.option("--rows", default=1_000_000, show_default=True)
-@click.option(
-    "--landmarks", default=1_000, show_default=True, help="Landmarks of every method; XNV has two views of half."
-)
-@click.option("--repeats", default=3, show_default=True, help="Rounds of all sweeps.")
-@click.option("--workers", default=2, show_default=True)
-def domains(place: Place, rows: int, landmarks: int, repeats: int, workers: int) -> None:
-    """Compare sweeps of XNV, DICA, JDA and ARTL with a plain Gram sweep.
-
-    Shows seconds and their ratio at equal width, and the memory of the largest worker beside its planned peak.
-    """
-    from pipelines.shared import domain_sweeps
-
-    corpus = place.corpus(rows)
-    with place.bar("sweeps") as update:
-        result = domain_sweeps.measure(corpus, landmarks, repeats=repeats, workers=workers, update=update)
-    place.tell(result, domain_sweeps.show, f"{rows:,} × {FEATURES}, m = {landmarks:,}, {workers} workers")
-
-
 @bench.command(short_help="Compare predictions with plain NumPy.")
 @bench_options
 @click.option("--rows", default=10_000, show_default=True, help="Rows of the fit.")

@@ -18,8 +18,6 @@ from bigkernel.engine.process import peak_bytes
 from bigkernel.engine.sweep import Swept, sweep
 from pipelines.shared.timed_sweeps import FEATURES, moments_job, table
 
-EXECUTORS = ("processes", "threads")
-
 
 @dataclass(frozen=True)
 class Peak:

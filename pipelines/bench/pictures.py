@@ -6,10 +6,8 @@ from pipelines.shared.charts import Curve, curves
 from pipelines.shared.pictures import LIGHT, Paper, bare, drawing
 
 DOCS = Path(__file__).parents[2] / "docs"
-PEERS, MNIST = (
-    ("| 100,000 rows, m", "| 60,000 rows, m"),
-    "| rows | m | σ, λ |",
-)  # the beginnings of the tables' first lines
+# the beginnings of the tables' first lines
+PEERS, MNIST = ("| 100,000 rows, m", "| 60,000 rows, m"), "| rows | m | σ, λ |"
 
 
 def rows_of(page: str, head: str) -> list[list[str]]:

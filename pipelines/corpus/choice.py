@@ -66,11 +66,11 @@ def choose(job: Settings, rows: Rows, Z: Array, looked_at: int, n_features: int)
 
 def _search(job: Settings, rows: Rows, Z: Array, sigmas: tuple[float, ...]) -> SweepSearchCV:
     """Return the accuracy of every candidate on held-out rows, by the corpus's groups if it has any."""
-    alphas = job.alpha or (ALPHAS if job.transforms else "gcv")
+    alphas = job.alpha or (ALPHAS if job.transforms else ("gcv",))
     grid: dict[str, Any] = {"kernel": [Gaussian(sigma=sigma) for sigma in sigmas]}
-    if not isinstance(alphas, str):
+    if alphas != ("gcv",):
         grid["alpha"] = list(alphas)
-    model = clone(model_of(job, sigmas[0], "gcv" if isinstance(alphas, str) else alphas[0], Z))
+    model = clone(model_of(job, sigmas[0], alphas[0], Z))
     search = SweepSearchCV(model, grid, cv=HELD_OUT, refit=False, random_state=job.seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BestAtEdgeWarning)  # shown in the table instead

@@ -14,37 +14,7 @@ from bigkernel.cli.options import Numbers, Where, cluster_options, execution, js
 from pipelines.corpus import page
 from pipelines.corpus.job import work
 from pipelines.corpus.settings import Settings
-from pipelines.shared.experiments import seed_option
-
-
-class _Penalties(Numbers):
-    """The word "gcv", or numbers."""
-
-    name = "gcv|NUMBERS"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return "gcv" or a tuple of numbers."""
-        if value == "gcv":
-            return "gcv"
-        try:
-            numbers = super().convert(value, param, ctx)
-        except click.BadParameter:
-            numbers = (-1.0,)
-        if not all(0 <= number < float("inf") for number in numbers):
-            self.fail(f"expected gcv or a number of at least 0 (or several), found {value!r}", param, ctx)
-        return numbers
-
-
-class _Widths(Numbers):
-    """Numbers above 0."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a tuple of numbers above 0."""
-        numbers = super().convert(value, param, ctx)
-        if not all(0 < number < float("inf") for number in numbers):
-            self.fail(f"expected numbers above 0, found {value!r}", param, ctx)
-        return numbers
-
+from pipelines.shared.experiments import Report, seed_option
 
 _PATH = click.Path(path_type=Path)
 # of a job, in the order of --help
@@ -74,13 +44,14 @@ _SETTINGS = (
     ),
     click.option(
         "--sigma",
-        type=_Widths(),
+        type=Numbers(),
         help="Width of the Gaussian kernel; of several the best on training rows [0.5 for rows of unit norm, 0.35 "
         "for 8×8 digits; with --transform five around the median distance].",
     ),
     click.option(
         "--alpha",
-        type=_Penalties(),
+        type=Numbers("gcv"),
+        metavar="gcv|NUMBERS",
         help="Ridge penalty; of several the best on training rows; gcv: generalised cross-validation "
         "[gcv; with --transform nine from 1e-4 to 1].",
     ),
@@ -161,7 +132,8 @@ def corpus(job: Settings, where: Where, run: str | None, resume: bool, as_json: 
         raise click.UsageError("--run DIR is missing: it keeps the corpus, the finished work and the results")
     directory = Path(run).absolute()  # workers may have another working directory
     job.check()
-    made = page.begin(job, directory / "results", quiet=as_json)
+    subtitle = f"Kernel ridge regression on {job.landmarks:,} landmarks"
+    made = Report(directory / "results", "A digit corpus and its model", subtitle, quiet=as_json)
     with execution(where, run=str(directory), resume=resume, quiet=as_json):
         outcome = work(job, directory, quiet=as_json)
     page.fill(made, outcome)

@@ -181,17 +181,11 @@ def growing(first: int, last: int, count: int) -> list[int]:
     return [int(number) for number in np.unique(np.clip(numbers, first, last))]
 
 
-def widest(job: Settings, rows: Rows, corpus: Any, texts: Sequence[str]) -> Rows:
-    """Return the rows at the largest width that the transforms can give, without fitting them."""
-    mapped = rows
-    for _, step in transform_steps(texts, corpus):
-        mapped = step.widest(mapped) if step.learns else clone(step).fit(mapped).transform(mapped)
-    return mapped
-
-
 def plan_of(job: Settings, rows: Rows, corpus: Any) -> Plan:
-    """Return the plan of a fit to rows in the last view; `corpus` as returned by `widest`."""
-    mapped = widest(job, rows, corpus, list(job.views.values())[-1])
+    """Return the plan of a fit to rows in the last view, at the largest width that its transforms can give."""
+    mapped = rows
+    for _, step in transform_steps(list(job.views.values())[-1], corpus):
+        mapped = step.widest(mapped) if step.learns else clone(step).fit(mapped).transform(mapped)
     plan: Plan = model_of(job, job.width_for(rows.x.shape[1]), job.penalty).plan(mapped)
     return plan
 

@@ -1,6 +1,5 @@
 """The page of `python -m pipelines corpus`: plan, choices, fits, and the error against rows and landmarks."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ from bigkernel.config import settings
 from bigkernel.html import MISSING, duration, size
 from pipelines.corpus.choice import HELD_OUT, MOST_LANDMARKS, Record
 from pipelines.corpus.job import Outcome, View, steps_of
-from pipelines.corpus.settings import Settings
 from pipelines.shared import pictures
 from pipelines.shared.charts import COLOURS, Curve, curves
 from pipelines.shared.experiments import Report, spread_columns
@@ -77,12 +75,6 @@ def _ticks(values: list[float]) -> list[float]:
     low = max([tick for tick in every if tick <= min(values)], default=every[0])
     high = min([tick for tick in every if tick >= max(values)], default=every[-1])
     return [tick for tick in every if low <= tick <= high]
-
-
-def begin(job: Settings, out: Path, *, quiet: bool) -> Report:
-    """Return the report of a job that begins now, and make `out`."""
-    subtitle = f"Kernel ridge regression on {job.landmarks:,} landmarks"
-    return Report(out, "A digit corpus and its model", subtitle, quiet=quiet)
 
 
 def _crossed(outcome: Outcome, counts: list[int]) -> Table:

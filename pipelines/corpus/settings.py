@@ -1,6 +1,7 @@
 """Settings of a job, and its views of the rows."""
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from bigkernel.errors import ConfigError
@@ -24,7 +25,7 @@ class Settings:
     transforms: tuple[str, ...]
     plain: bool
     sigma: tuple[float, ...] | None
-    alpha: tuple[float, ...] | str | None
+    alpha: tuple[float | str, ...] | None  # numbers, or "gcv" alone
     solver: str
     search_rows: int | None
     steps: int
@@ -39,6 +40,11 @@ class Settings:
             raise ConfigError("--corpus is fitted as it is, --data holds originals to deform: give one of them")
         if self.search_rows is not None and not self.searches:
             raise ConfigError(f"--search-rows {self.search_rows}: give several --sigma or --alpha to choose among")
+        if not all(0 < sigma < inf for sigma in self.sigma or ()):
+            raise ConfigError(f"--sigma: expected numbers above 0, found {self.sigma}")
+        numbers = (1.0,) if self.alpha in (None, ("gcv",)) else self.alpha
+        if not all(isinstance(one, float) and 0 <= one < inf for one in numbers or ()):
+            raise ConfigError(f"--alpha: expected gcv or numbers of at least 0, found {self.alpha}")
 
     @property
     def corpus_rows(self) -> int:
@@ -58,8 +64,7 @@ class Settings:
         """Whether σ and α are chosen among several on training rows."""
         if self.transforms and (self.sigma is None or self.alpha is None):
             return True
-        several = isinstance(self.alpha, tuple) and len(self.alpha) > 1
-        return several or len(self.sigma or ()) > 1
+        return len(self.alpha or ()) > 1 or len(self.sigma or ()) > 1
 
     def width_for(self, n_features: int) -> float:
         """Return the width σ used without a search, for rows stored with so many features."""
@@ -70,4 +75,4 @@ class Settings:
     @property
     def penalty(self) -> float | str:
         """The penalty used without a search."""
-        return self.alpha[0] if isinstance(self.alpha, tuple) else "gcv"
+        return self.alpha[0] if self.alpha else "gcv"

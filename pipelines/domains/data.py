@@ -6,7 +6,7 @@ sorted by class, and a feature that looks across rows would see that: every set 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -48,7 +48,6 @@ class Task:
     style: Array  # (n,) style of a row; 0 everywhere without copies
     target: Array  # (k, d) and (k,); the labels only measure accuracies
     target_labels: Array
-    _cached: dict[str, Array] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def rows(self) -> Array:
@@ -73,7 +72,7 @@ class Task:
     def labelled(self, kept: Array) -> Task:
         """Return the task with some rows of the source, given as positions or as a mask."""
         columns = ("source", "labels", "weight", "digit", "style")
-        return replace(self, **{name: getattr(self, name)[kept] for name in columns}, _cached={})
+        return replace(self, **{name: getattr(self, name)[kept] for name in columns})
 
 
 def the_pair(data: Path, seed: int) -> tuple[Digits, Digits]:

@@ -102,6 +102,11 @@ def read_all(path: Path, **options: Any) -> tuple[Array, Array]:
     return x, y
 
 
+def with_ones(X: Array) -> Array:
+    """Return [1, X]: the references have the intercept as a column, which ridge regression then penalises."""
+    return np.hstack([np.ones((len(X), 1)), X])
+
+
 def digit_pair(data: Path) -> tuple[Array, Array, Array, Array]:
     """Read USPS rows (1800, 256) and labels, MNIST rows (2000, 256) and labels; 16×16 pixels, rows of unit norm."""
     arrays = []

@@ -7,8 +7,6 @@ Rows are MNIST's training digits, repeated (each copy shifted by a pixel or two)
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from bigkernel import open_corpus
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter
@@ -21,6 +19,7 @@ from bigkernel.monitor.terminal.bar import bar
 from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.row_maps import UnitNorm
 from pipelines.shared.experiments import read_all
+from pipelines.shared.page import Column, Table
 
 FEATURES = 784
 SIGMA = 0.7071  # width for unit-norm digits
@@ -60,10 +59,10 @@ def digits_corpus(out: Path, data: Path, n_rows: int, *, quiet: bool, chunk_rows
     return open_corpus(path)
 
 
-def moments_job(corpus: Corpus, m: int, seed: int = 0) -> tuple[Rows, MomentStatistic]:
+def moments_job(corpus: Corpus, m: int) -> tuple[Rows, MomentStatistic]:
     """Return unit-norm rows, and the statistic of moments with m Gaussian landmarks and ten classes."""
     rows = as_rows(corpus).map(UnitNorm())
-    landmarks = rows.take(uniform(len(rows), m, np.random.RandomState(seed)))
+    landmarks = rows.take(uniform(len(rows), m, np.random.RandomState(0)))
     kernel, dtype = Gaussian(SIGMA), np.dtype(np.float32)
     features = LandmarkMap(kernel, landmarks, dtype, centre_of(kernel, landmarks, dtype))
     return rows, MomentStatistic(features, Targets(10, np.arange(10)))
@@ -71,9 +70,6 @@ def moments_job(corpus: Corpus, m: int, seed: int = 0) -> tuple[Rows, MomentStat
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """Print a table that fits 80 characters."""
-    shown = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for i, name in enumerate(columns):
-        shown.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
-    for row in rows:
-        shown.add_row(*row)
-    Console().print(shown)
+    print(title)
+    shown = [Column(name, name, left=not place) for place, name in enumerate(columns)]
+    Table(shown, [dict(zip(columns, row, strict=True)) for row in rows]).print()

@@ -10,8 +10,8 @@ from threadpoolctl import threadpool_limits
 from bigkernel import Gaussian, Ridge, SweepSearchCV
 from bigkernel.arrays import Array
 from bigkernel.solvers.exact import exact_krr
-from pipelines.shared.experiments import steps
-from pipelines.usps_mnist.fits import Setting, one_hot, sssl, with_ones
+from pipelines.shared.experiments import steps, with_ones
+from pipelines.usps_mnist.fits import Setting, one_hot, sssl
 
 Folds = Sequence[tuple[Array, Array]]
 N_FOLDS = 5

@@ -15,7 +15,7 @@ from bigkernel import Gaussian, KernelRidgeClassifier, LinearRegression, Ridge, 
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import as_rows
 from bigkernel.estimators.fit.basis import choose
-from pipelines.shared.experiments import digit_pair, timed
+from pipelines.shared.experiments import digit_pair, timed, with_ones
 
 Predict = Callable[[Array], Array]
 N_CLASSES = 10
@@ -104,11 +104,6 @@ def evaluate(pair: Pair, fit: Callable[[], Predict]) -> Fit:
         for X, y in ((pair.source, pair.source_labels), (pair.target, pair.target_labels))
     )
     return Fit(source, target, seconds)
-
-
-def with_ones(X: Array) -> Array:
-    """Return [1, X]: the reference has its intercept as a column, which RR then penalises."""
-    return np.hstack([np.ones((len(X), 1)), X])
 
 
 def one_hot(labels: Array) -> Array:

@@ -27,7 +27,7 @@ from bigkernel.arrays import Array
 from bigkernel.errors import RankDeficiencyWarning
 from bigkernel.kernels.landmarks import require_count
 from bigkernel.monitor.terminal.bar import bar
-from pipelines.shared.experiments import Report, data_file, options, read_all, timed
+from pipelines.shared.experiments import Report, data_file, options, read_all, timed, with_ones
 from pipelines.wine import page
 from pipelines.wine.formula import compare, race
 from pipelines.wine.page import Run
@@ -91,11 +91,6 @@ def grouped_splits(group: Array, repeats: int, seed: int) -> list[tuple[Array, A
     """Yield training and test ids with every group on one side; a tenth of the groups is for testing."""
     splitter = GroupShuffleSplit(n_splits=repeats, test_size=0.1, random_state=seed)
     return list(splitter.split(group, groups=group))
-
-
-def with_ones(X: Array) -> Array:
-    """Return [1, X], as the reference does before LR and RR."""
-    return np.hstack([np.ones((len(X), 1)), X])
 
 
 def dense() -> dict[str, Any]:

@@ -17,9 +17,8 @@ from pipelines.domains import rotated as domains_rotated
 from pipelines.domains.data import Digits
 from pipelines.domains.features import BARE, COPIES, MOMENTS, TABLES, task_of
 from pipelines.domains.methods import METHODS, SOURCE, Draws, Method
-from pipelines.shared import domain_sweeps, pictures
+from pipelines.shared import pictures
 from pipelines.shared.experiments import Report
-from pipelines.shared.timed_sweeps import digits_corpus
 
 N_SOURCE, N_TARGET = 70, 60
 
@@ -91,7 +90,7 @@ def test_the_weights_of_all_copies_of_a_digit_add_up_to_one(sets):
 def test_no_method_uses_labels_of_the_target_and_source_methods_not_its_images_either(sets, key):
     method = METHODS[key]
     task = task_of(*sets, COPIES if method.needs_styles else BARE, 0)
-    other = replace(task, target_labels=np.zeros_like(task.target_labels), _cached={})
+    other = replace(task, target_labels=np.zeros_like(task.target_labels))
     if method.knows == SOURCE:
         other = replace(other, target=np.full_like(task.target, np.nan))
     Z = Draws(task, 30).landmarks(method.knows, 0)[0]
@@ -123,7 +122,7 @@ def test_what_is_chosen_does_not_depend_on_target_labels(sets, monkeypatch):
     some = {key: METHODS[key] for key in ("krr", "tca")}
     monkeypatch.setattr(domains_pair, "METHODS", some)
     task = task_of(*sets, BARE, 0)
-    poisoned = replace(task, target_labels=(task.target_labels + 1) % 10, _cached={})
+    poisoned = replace(task, target_labels=(task.target_labels + 1) % 10)
     expected, result = (domains_pair.choose(one, 20, 0, 2, lambda: None) for one in (task, poisoned))
     assert result == expected
     assert set(result) == set(some)
@@ -212,18 +211,3 @@ def test_every_method_is_measured_on_rotated_digits(mnist, tmp_path, capsys, mon
     for name in domains_rotated.METHODS:
         assert table[4][name] == pytest.approx(np.mean(measured.accuracies[name]))
     assert {path.stem for path in tmp_path.glob("*.png")} == {"domains"}
-
-
-@pytest.mark.slow
-def test_sweeps_of_all_methods_are_timed_and_their_memory_is_planned(tmp_path, capsys):
-    corpus = digits_corpus(tmp_path, tmp_path, 1_200, quiet=True, chunk_rows=400)
-    jobs = domain_sweeps.jobs(corpus, 16)
-    assert list(jobs) == [domain_sweeps.GRAM, "XNV", "DICA", "JDA", "ARTL"]
-    result = {}
-    for name, job in jobs.items():
-        seconds, peak = job.run()
-        assert seconds > 0
-        assert job.planned_bytes() > 2**20
-        result[name] = {"seconds": seconds, "ratio": 1.25, "peak_bytes": peak, "planned_bytes": job.planned_bytes()}
-    domain_sweeps.show(result, "1,200 rows")
-    assert "\n".join(fits_eighty_columns(capsys.readouterr().out)).count("1.25×") == 5

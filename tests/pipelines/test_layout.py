@@ -73,8 +73,8 @@ REFUSED = {  # arguments; exit code and message
     "corpus --data {0} --run {0}/out": (3, "train-images-idx3-ubyte.gz"),
     "corpus --run {0}/out --transform strokes": (2, "'strokes' is not one of"),
     "corpus --run {0}/out --transform orientations:cell=4": (8, "Invalid parameter 'cell' for estimator"),
-    "corpus --run {0}/out --sigma 0": (2, "expected numbers above 0"),
-    "corpus --run {0}/out --alpha -1,2": (2, "expected gcv or a number of at least 0"),
+    "corpus --run {0}/out --sigma 0": (8, "expected numbers above 0"),
+    "corpus --run {0}/out --alpha -1,2": (8, "expected gcv or numbers of at least 0"),
     "corpus --run {0}/out --search-rows 500": (8, "give several --sigma or --alpha"),
 }
 
