@@ -18,7 +18,6 @@ from tornado.ioloop import IOLoop
 
 from bigkernel.cluster.certificates import security_of
 from bigkernel.config import settings
-from bigkernel.data.visible import log_of
 from bigkernel.errors import ConfigError, StalledError
 
 PATIENT = {
@@ -27,18 +26,16 @@ PATIENT = {
     "distributed.comm.timeouts.tcp": "30s",
 }
 _SCHEMES = ("tcp", "tls", "ucx", "inproc")
-_log = log_of(__name__)
 
 
 @contextmanager
-def attach(address: str, tls: Path | None, *, insecure: bool = False) -> Iterator[Client]:
+def attach(address: str, tls: Path | None) -> Iterator[Client]:
     """Yield a client of the scheduler at `address`, which keeps running after the block.
 
-    `tls` is a directory of certificates, needed for tls:// and refused for others; `insecure` allows an unencrypted
-    connection to another machine. A scheduler has 30 s to answer, or `bigkernel.stall-seconds` if that is less.
+    `tls` is a directory of certificates, needed for tls:// and refused for others. A scheduler has 30 s to answer, or
+    `bigkernel.stall-seconds` if that is less.
     """
-    if not require_encrypted(address, tls, insecure=insecure):
-        _log.warning("%s: the connection to another machine is not encrypted (insecure: true)", address)
+    require_encrypted(address, tls)
     security = Security() if tls is None else security_of(tls)
     seconds = min(30, settings().stall_seconds)
     with dask.config.set(PATIENT):
@@ -98,11 +95,8 @@ def _refusal(error: BaseException, tls: Path | None) -> str:
     )
 
 
-def require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> bool:
-    """Raise an error for an invalid address, tls:// without certificates, or no TLS to another machine.
-
-    Return whether nobody between the machines can read along; False only if `insecure`.
-    """
+def require_encrypted(address: str, tls: Path | None) -> None:
+    """Raise an error for an invalid address, tls:// without certificates, or no TLS to another machine."""
     scheme, place = parse_address(address if "://" in address else f"tcp://{address}")
     try:
         if scheme not in _SCHEMES:
@@ -118,18 +112,14 @@ def require_encrypted(address: str, tls: Path | None, *, insecure: bool) -> bool
                 f"{address}: expected a directory of certificates; pass connect(…, tls=DIR), or write kind: address, "
                 "address: tls://…, tls: DIR in a cluster file (create one with bigkernel certs DIR)"
             )
-        return True
+        return
     if tls is not None:
         raise ConfigError(f"{address}: certificates ({tls}) need an encrypted address, found {scheme}://; write tls://")
-    if scheme == "inproc" or is_loopback(host):
-        return True
-    if not insecure:
+    if scheme != "inproc" and not is_loopback(host):
         raise ConfigError(
             f"{address}: the connection to another machine is not encrypted, and anyone who can alter it can run "
-            "code on both machines; use tls:// with certificates (bigkernel certs DIR), an ssh tunnel to 127.0.0.1, "
-            "or `insecure: true` in a cluster file"
+            "code on both machines; use tls:// with certificates (bigkernel certs DIR), or an ssh tunnel to 127.0.0.1"
         )
-    return False
 
 
 def is_loopback(host: str) -> bool:

@@ -26,7 +26,7 @@ _LARGEST_FILE = 2**16  # characters
 _STARTED = ("workers", "memory-limit", "directory", "dashboard", "tls")
 KINDS = {
     "local": _STARTED,
-    "address": ("address", "tls", "insecure"),
+    "address": ("address", "tls"),
     "ssh": ("hosts", "python", "interface", *_STARTED),
     "slurm": ("walltime", "partition", "account", "python", "interface", *_STARTED),
 }
@@ -34,7 +34,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("kind", "address", "directory", "tls", "python", "interface", "partition", "account"), (str,)),
     **dict.fromkeys(("workers", "dashboard"), (int,)),
     "memory-limit": (int, str),
-    "insecure": (bool,),
     "hosts": (list,),
     "walltime": (int, str),  # 10:00:00 without quotes is a number in YAML
 }
@@ -61,7 +60,6 @@ class ClusterFile:
     dashboard: int | None = None
     tls: Path | None = None
     address: str = ""
-    insecure: bool = False
     hosts: tuple[str, ...] = ()
     python: str | None = None
     interface: str | None = None
@@ -187,7 +185,7 @@ def _checked(content: Any, at: str) -> dict[str, Any]:
         if not isinstance(key, str) or key not in _TYPES:
             raise ConfigError(f"{at}.{show(key)}: unknown key; expected one of {', '.join(sorted(_TYPES))}")
         kinds = _TYPES[key]
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        if not isinstance(value, kinds) or isinstance(value, bool):
             expected = " or ".join(kind.__name__ for kind in kinds)
             raise ConfigError(f"{at}.{key}: expected {expected}, found {show(value)}")
     if not 1 <= len(content.get("hosts", (1,))) <= MOST_WORKERS:

@@ -94,7 +94,7 @@ def _held(opened: AbstractContextManager[Client]) -> Client:
 def _opened(file: ClusterFile) -> Iterator[Client]:
     """Yield the client of a described cluster; what is started for it ends with the block."""
     if file.kind == "address":
-        opened = attach(file.address, file.tls, insecure=file.insecure)
+        opened = attach(file.address, file.tls)
     else:
         opened = _local(file) if file.kind == "local" else launched(file)
     with opened as client:
@@ -123,7 +123,7 @@ def described(cluster: str | Path | ClusterFile, own: Mapping[str, Any], dashboa
     if made.kind in ("ssh", "slurm"):
         require_launchable(made)
     elif made.kind == "address":
-        require_encrypted(made.address, made.tls, insecure=made.insecure)
+        require_encrypted(made.address, made.tls)
     if made.tls is not None:
         security_of(made.tls)
     return made

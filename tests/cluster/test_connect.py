@@ -127,7 +127,8 @@ REFUSED = {
     "too many workers": (LOCAL | {"workers": 100000}, "workers: expected from 1 to 1024"),
     "too much memory": (LOCAL | {"memory-limit": "10000000 TiB"}, "memory limit.*1 PiB"),
     "missing certificates": (LOCAL | {"tls": "nowhere"}, "nowhere: found no certificates"),
-    "insecure and local": (LOCAL | {"insecure": True}, "insecure: only valid with kind: address"),
+    "insecure": (ADDRESS | {"insecure": True}, "insecure: unknown key"),
+    "an address and local": (LOCAL | {"address": "tcp://a:1"}, "address: only valid with kind: address"),
     "an impossible directory": (LOCAL | {"directory": "/proc/nothing"}, "directory|nothing"),
     "no address": ({"kind": "address"}, "address: missing"),
     "certificates and tcp": (ADDRESS | {"tls": "keys"}, r"certificates \(.*keys\) need an encrypted address"),
@@ -245,7 +246,6 @@ def test_the_shipped_cluster_files_are_read(name):
     file = read_file(SHIPPED / name)
     keys = {line.lstrip("# ").split(":")[0] for line in (SHIPPED / name).read_text().splitlines()}
     assert {key.replace("_", "-") for key, value in vars(file).items() if value} <= keys
-    assert not file.insecure
 
 
 def test_every_key_of_the_shipped_dask_configuration_is_one_of_dasks_own():

