@@ -22,7 +22,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -70,15 +69,6 @@ class Commands(click.Group):
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return a command by name; the error for an unknown one suggests those that are spelt alike."""
-        name = args[0]
-        if name not in COMMANDS and not ctx.resilient_parsing and (near := get_close_matches(name, COMMANDS)):
-            ctx.fail(f"No such command {name!r}. (Did you mean {' or '.join(near)}?)")
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table of commands without importing them."""
@@ -136,3 +126,6 @@ def main() -> None:
     Exit codes: 0 success, 1 unexpected, 2 usage, 3 data, 4 plan too large, 5 resume mismatch, 6 stalled, 7 model
     rejected, 8 setting or cluster, 9 run in use, 75 interrupted (--resume goes on).
     """
+
+
+main.commands.update(dict.fromkeys(COMMANDS))  # type: ignore[arg-type]  # click suggests these names for others

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -68,7 +67,6 @@ def watch(ctx: click.Context, place: str, once: bool, as_json: bool, interval: f
     bigkernel watch job.run                      the directory of --run
     bigkernel watch tcp://127.0.0.1:8786         a scheduler
     bigkernel watch tls://host:8786 --tls DIR
-    bigkernel watch cluster.yaml                 as --cluster takes it
     bigkernel watch job.run --once --json | jq .jobs[0].sweeps[0].rows_done
 
     A run directory can be watched even after the driver has died: it shows what is kept, and the command to resume. If
@@ -95,7 +93,7 @@ def watch(ctx: click.Context, place: str, once: bool, as_json: bool, interval: f
 @contextmanager
 def source_at(place: str, tls: str | None) -> Iterator[Callable[[], State]]:
     """Yield a function that reads the state at ADDRESS_OR_RUN: `Board.snapshot`, with `run` for a run."""
-    if os.path.isdir(place) or not ("://" in place or place.endswith((".yaml", ".yml"))):
+    if os.path.isdir(place) or "://" not in place:
         from bigkernel.monitor.report import RunReader
 
         if tls:
@@ -103,13 +101,7 @@ def source_at(place: str, tls: str | None) -> Iterator[Callable[[], State]]:
         yield RunReader(place).look
         return
     from bigkernel.cluster import connect
-    from bigkernel.cluster.cluster_file import read_file
 
-    if "://" not in place and read_file(Path(place)).kind != "address":
-        raise ConfigError(
-            f"{place}: expected an address or a run directory, found a cluster file that each command starts itself; "
-            "use the address printed by the job, or its --run directory"
-        )
     with connect.connect(place, tls=tls) as client:
         yield partial(ask_scheduler, client, client.scheduler.address)
 

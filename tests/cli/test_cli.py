@@ -206,7 +206,7 @@ FAILING = {
     "no landmarks": (2, "landmarks", ["fit", "digits.corpus", "new", "--landmarks", "0"]),
     "unknown option": (2, "--wrong", ["fit", "digits.corpus", "new", "--wrong"]),
     "unknown command": (2, "guess", ["guess"]),
-    "misspelt command": (2, "Did you mean fit?", ["fitt", "digits.corpus"]),
+    "misspelt command": (2, "No such command 'fitt'", ["fitt", "digits.corpus"]),
     "misspelt option": (2, "--landmarks", ["fit", "digits.corpus", "new", "--landmrks", "9"]),
     "missing argument": (2, "MODEL", ["fit", "digits.corpus"]),
     "resume without a run": (2, "--run", ["fit", "digits.corpus", "new", "--resume"]),

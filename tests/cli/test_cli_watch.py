@@ -331,19 +331,6 @@ async def _apply(board, messages):
         board.apply(message, time.time())
 
 
-def test_a_cluster_file_must_name_a_scheduler(tmp_path, cluster, client):
-    assert install_monitor(client)
-    file = tmp_path / "c.yaml"
-    file.write_text(f"bigkernel: {{cluster: {{kind: address, address: '{cluster.scheduler_address}'}}}}")
-    board = board_of(cluster.scheduler)
-    client.sync(_apply, board, simulated.messages(40, 3, job="by-file"))
-    found = state(file)  # 0, as a job runs
-    assert "by-file" in [job["id"] for job in found["jobs"] if job["state"] == "running"]
-    client.sync(_apply, board, ended("by-file"))
-    file.write_text("bigkernel: {cluster: {kind: local, workers: 1}}")
-    assert "use the address printed by the job" in invoke(file, code=8).stderr
-
-
 class Client:
     """A client whose scheduler gives `answers` in order; errors are raised."""
 
