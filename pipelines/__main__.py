@@ -1,9 +1,10 @@
 """`python -m pipelines`: a table of pipelines, whose modules are imported on demand."""
 
-import importlib
 import sys
 
 import click
+
+from bigkernel.cli import Commands
 
 # name: (module below `pipelines` with a command of that name, one line of help)
 PIPELINES: dict[str, tuple[str, str]] = {
@@ -23,44 +24,10 @@ PIPELINES: dict[str, tuple[str, str]] = {
 }
 
 
-class _Table(click.Group):
-    """Group of the commands in `PIPELINES`; a `BigKernelError` is shown as one line and sets the exit code."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(PIPELINES)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in PIPELINES:
-            return None
-        module = importlib.import_module(f"pipelines.{PIPELINES[cmd_name][0]}")
-        command = getattr(module, cmd_name.replace("-", "_"))
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # from the table, so that no pipeline is imported for this page
-        with formatter.section("Pipelines"):
-            formatter.write_dl([(name, text) for name, (_, text) in PIPELINES.items()])
-
-    def invoke(self, ctx: click.Context) -> object:
-        from bigkernel.engine.interrupts import INTERRUPTED, leave, terminable
-
-        try:
-            with terminable():
-                return super().invoke(ctx)
-        except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
-            leave(INTERRUPTED)
-        except Exception as error:
-            # imported late, to keep `--help` fast
-            ours = sys.modules.get("bigkernel.errors")
-            if ours is None or not isinstance(error, ours.BigKernelError):
-                raise
-            click.echo(f"{type(error).__name__}: {error}", err=True)
-            ctx.exit(error.exit_code)
+_SHOWN = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(cls=_Table, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Commands, package="pipelines", table=PIPELINES, context_settings=_SHOWN)
 def main() -> None:
     """Run whole jobs with bigkernel, from data to a report page.
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,7 +49,15 @@ COMMANDS = {
 
 
 class Commands(click.Group):
-    """A group that imports its commands late; our errors become one line on standard error and an exit code."""
+    """A group that imports its commands late; our errors become one line on standard error and an exit code.
+
+    `package` has the modules of `table`: name → (module, one line of help).
+    """
+
+    def __init__(self, *args: Any, package: str, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.package, self.table = package, table
+        self.commands.update(dict.fromkeys(table))  # type: ignore[arg-type]  # click suggests these names for others
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run as the command of this process if no arguments are passed."""
@@ -59,21 +67,21 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands in the order of work, not of the alphabet."""
-        return list(COMMANDS)
+        return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a command."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.table:
             return None
-        module = importlib.import_module(f"bigkernel.cli.{COMMANDS[cmd_name][0]}")
-        command = getattr(module, cmd_name)
+        module = importlib.import_module(f"{self.package}.{self.table[cmd_name][0]}")
+        command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table of commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse arguments; errors are shown in printable characters."""
@@ -110,7 +118,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__
     say(f"{category.__name__}: {message}", err=True)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, package=__name__, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(bigkernel.__version__, prog_name="bigkernel")
 def main() -> None:
     """Fit and use kernel methods on data larger than memory, on a Dask cluster.
@@ -126,6 +134,3 @@ def main() -> None:
     Exit codes: 0 success, 1 unexpected, 2 usage, 3 data, 4 plan too large, 5 resume mismatch, 6 stalled, 7 model
     rejected, 8 setting or cluster, 9 run in use, 75 interrupted (--resume goes on).
     """
-
-
-main.commands.update(dict.fromkeys(COMMANDS))  # type: ignore[arg-type]  # click suggests these names for others
