@@ -1,7 +1,5 @@
 """Options that several commands share, and the execution that they describe."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os

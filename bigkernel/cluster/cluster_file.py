@@ -3,8 +3,6 @@
 YAML files are read as data only: no tags that make objects, no aliases. `cluster/*.yaml` explain every key.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import reprlib

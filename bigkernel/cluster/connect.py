@@ -3,8 +3,6 @@
 Loopback by default, encrypted beyond it, explicit memory limits, processes with one BLAS thread each.
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import os
