@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 DType = np.dtype[Any]  # float32 or float64
 Index = slice | Array  # indexes some of the rows or columns
+Place = tuple[slice, ...]  # of a piece of an array
 
 # X: NumPy, SciPy and zarr arrays, pandas and Polars frames, Dask collections, a Corpus, Rows, lists; examined when read
 RowsLike = object

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import zarr
 
-from bigkernel.arrays import Array, DType
+from bigkernel.arrays import Array, DType, Place
 from bigkernel.data import zarr_arrays
 from bigkernel.data.atomic_write import require_free
 from bigkernel.data.cf import decoded
@@ -36,7 +36,7 @@ class GridWriter(StoreWriter):
     grid: Grid  # without coordinates
     names: tuple[str, ...]  # of the arrays: one for each column of the values, or one of labels
 
-    def pieces(self, chunk: Chunk) -> list[tuple[tuple[slice, ...], dict[str, Array]]]:
+    def pieces(self, chunk: Chunk) -> list[tuple[Place, dict[str, Array]]]:
         values = self.predictor.values(chunk)
         if chunk.weight is not None:
             values[np.asarray(chunk.weight) == 0] = np.nan  # bad rows

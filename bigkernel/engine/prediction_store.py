@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import zarr
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Place
 from bigkernel.data import zarr_arrays
 from bigkernel.data.atomic_write import require_free, token_of, writing
 from bigkernel.data.check import check_chunks
@@ -55,7 +55,7 @@ class StoreWriter:
         return Footprint(predictor.flops_per_row, 8, predictor.work_bytes(block_rows) + written)
 
     @abstractmethod
-    def pieces(self, chunk: Chunk) -> list[tuple[tuple[slice, ...], dict[str, Array]]]:
+    def pieces(self, chunk: Chunk) -> list[tuple[Place, dict[str, Array]]]:
         """Return what is written for the rows of a chunk: whole chunks of arrays by name, each with its place."""
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
@@ -86,7 +86,7 @@ class PredictionWriter(StoreWriter):
     flat: bool
     std: bool = False
 
-    def pieces(self, chunk: Chunk) -> list[tuple[tuple[slice, ...], dict[str, Array]]]:
+    def pieces(self, chunk: Chunk) -> list[tuple[Place, dict[str, Array]]]:
         values = self.predictor.values(chunk)
         c = self.predictor.width // (1 + self.std)
         rows = {"std": stored_form(self.predictor, values[:, c:], flat=self.flat)} if self.std else {}
