@@ -1,14 +1,17 @@
-"""Formatting for people: figures as text, small tables as HTML for notebooks, grey images as plain data.
+"""Formatting for people: figures as text, and small tables and grey images as HTML for notebooks.
 
 External text is escaped and its control characters are shown as escape sequences. Missing figures are shown as –.
 """
 
 import base64
 import html
+import struct
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bigkernel.arrays import Array
 
@@ -18,6 +21,7 @@ MISSING = "–"
 _POWERS = ("", "k", "M", "G", "T", "P")
 _MOST_LETTERS = 300  # most letters of a cell
 _CELL = 'style="text-align:left;padding:1px 8px 1px 0;vertical-align:top"'
+_PICTURE = 'style="height:48px;image-rendering:pixelated;border:1px solid #8888"'
 
 
 def duration(seconds: float | None) -> str:
@@ -104,11 +108,33 @@ def folded(summary: str, content: str) -> str:
     return f"<details><summary>{escaped(summary.replace('_', ' '))}</summary>{content}</details>"
 
 
+def pictures(shape: Sequence[int], images: Iterable[bytes], labels: Iterable[object]) -> str:
+    """Return grey pictures of height and width `shape`, h·w bytes each, side by side above their labels."""
+    figures = (
+        f'<figure style="display:inline-block;margin:4px;text-align:center"><img {_PICTURE} alt="row" '
+        f'src="data:image/png;base64,{base64.b64encode(_png(image, *shape)).decode()}"/>'
+        f"<figcaption>{escaped(label)}</figcaption></figure>"
+        for image, label in zip(images, labels, strict=False)
+    )
+    return "".join(figures)
+
+
 def escaped(value: object) -> str:
     """Escape markup and control characters in a text."""
     text = str(value)
     text = text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}… ({len(text):,} letters)"
     return html.escape("".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text))
+
+
+def _png(image: bytes, height: int, width: int) -> bytes:
+    """Encode a grey image, 0 black, as PNG."""
+    # every line begins with the number of its filter: 0, none
+    lines = b"".join(b"\0" + image[row * width : (row + 1) * width] for row in range(height))
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    pieces = ((b"IHDR", head), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in pieces
+    )
 
 
 def pack(images: Array) -> dict[str, Any]:
@@ -126,6 +152,14 @@ def pack(images: Array) -> dict[str, Any]:
         # repeat the last pixels to fill whole squares
         images = np.pad(images, ((0, 0), (0, -h % factor), (0, -w % factor)), mode="edge")
         images = images.reshape(k, -(-h // factor), factor, -(-w // factor), factor).mean(axis=(2, 4))
-    low, high = images.min(axis=(1, 2), keepdims=True), images.max(axis=(1, 2), keepdims=True)
-    levels = np.rint((images - low) * (255 / np.where(high > low, high - low, 1))).astype(np.uint8)
+    levels = grey(images)
     return {"shape": list(levels.shape[1:]), "data": [base64.b64encode(image.tobytes()).decode() for image in levels]}
+
+
+def grey(images: Array) -> NDArray[np.uint8]:
+    """Stretch every image (k, h, w) from its minimum and maximum to 0 … 255."""
+    images = np.asarray(images, np.float64)
+    low = images.min(axis=(1, 2), keepdims=True)
+    spread = images.max(axis=(1, 2), keepdims=True) - low
+    levels: NDArray[np.uint8] = np.rint((images - low) * (255 / np.where(spread > 0, spread, 1))).astype(np.uint8)
+    return levels

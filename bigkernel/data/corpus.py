@@ -200,9 +200,12 @@ class Corpus:
             return html.table(f"corpus {info.name}", {**figures, "now": str(error)})
 
     def first_rows(self) -> str:
-        """Return the first rows as HTML."""
-        head = self.head()
+        """Return the first rows as HTML: as images with their labels if they are images, else as numbers."""
+        head, shape = self.head(10 if self.info.image_shape else 5), self.info.image_shape
         x = head.pop("x")
+        if shape and shape[0] * shape[1] == x.shape[1] and len(x):
+            labels = head.get("y", np.arange(len(x))).tolist()
+            return html.pictures(shape, [image.tobytes() for image in html.grey(x.reshape(-1, *shape))], labels)
         head = {"row": np.arange(len(x)), **head}
         lines = zip(*(values.tolist() for values in head.values()), *x.T[:8].tolist(), strict=True)
         return html.columns([*head, *(f"x[{j}]" for j in range(min(x.shape[1], 8)))], [list(line) for line in lines])

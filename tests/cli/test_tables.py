@@ -1,11 +1,15 @@
 """HTML for notebooks: figures, first rows and images; text is escaped."""
 
+import base64
 import html
+import io
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.image import imread
 from sklearn import config_context
 
 from bigkernel import DICA, KernelRidge, Ridge, SweepSearchCV, UnitNormalizer, executing, write_corpus
@@ -14,6 +18,7 @@ from bigkernel.engine.rows import as_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning")  # grids are small
 rng = np.random.default_rng(5)
+IMAGES = rng.integers(0, 256, (30, 5, 6), dtype=np.uint8)
 X = rng.normal(size=(60, 12))
 HOSTILE = "<script>alert(1)</script>\x1b[2J\u202e"
 TAGS = {"div", "table", "caption", "b", "tr", "th", "td", "figure", "img", "figcaption", "details", "summary"}
@@ -32,6 +37,24 @@ def shown(value):
     text = html.unescape(re.sub(r"<[^>]*>", " ", fragment))
     assert not {"\x1b", "\u202e"} & set(text)
     return text
+
+
+@pytest.fixture
+def digits(tmp_path):
+    return write_corpus(tmp_path / "digits", IMAGES, np.arange(30) % 3, chunk_rows=7)
+
+
+def test_first_rows_of_images_are_shown_as_images(digits):
+    page = digits._repr_html_()
+    found = [imread(io.BytesIO(base64.b64decode(data))) for data in re.findall(r"base64,([\w+/=]+)", page)]
+    assert len(found) == 10
+    for picture, image in zip(found, IMAGES.astype(float), strict=False):
+        np.testing.assert_allclose(picture, (image - image.min()) / np.ptp(image), atol=1 / 255)
+    assert re.findall(r"<figcaption>(.*?)<", page) == [str(i % 3) for i in range(10)]
+    assert "30" in shown(digits)
+    odd = replace(digits, info=replace(digits.info, image_shape=(-5, -6)))
+    assert "can only specify" in shown(odd)
+    assert as_rows(digits)._repr_html_().count("<img") == 10
 
 
 def test_names_and_labels_are_escaped(tmp_path):
