@@ -10,17 +10,20 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
+import dask.array as da
 import distributed
+import numpy as np
 import psutil
 import pytest
 import yaml
 from distributed.core import Status
 from drivers import wait_until
 
-from bigkernel import connect
+from bigkernel import KernelRidge, connect, executing
 from bigkernel.cluster.cluster_file import cluster_of, read_file
 from bigkernel.engine.process import OneBlasThread, Undisturbed, blas_threads
 from bigkernel.errors import ConfigError
+from bigkernel.events.plugin import Monitor
 
 SHIPPED = Path(__file__).parents[2] / "cluster"
 LOCAL = {"kind": "local", "workers": 1}
@@ -101,6 +104,43 @@ if __name__ == "__main__":
     one, status, two = done.stdout.split()
     assert status == "closed"
     wait_until(lambda: not (psutil.pid_exists(int(one)) or psutil.pid_exists(int(two))), what="workers that end")
+
+
+@pytest.mark.cluster
+def test_an_existing_client_gets_our_plugins_and_stays_open(cluster):
+    with distributed.Client(cluster) as client, connect(client) as lent:
+        assert client.run_on_scheduler(lambda dask_scheduler: Monitor.name in dask_scheduler.plugins)
+        plugins = client.run(lambda dask_worker: {OneBlasThread.name, Undisturbed.name} <= set(dask_worker.plugins))
+        assert list(plugins.values()) == [True, True]
+        with pytest.raises(ConfigError, match="workers: not used with a client, whose cluster already exists"):
+            connect(client, workers=2)
+        with connect(lent) as again, lent, executing(again):
+            rows = da.from_array(np.eye(8), chunks=(4, 8))
+            fitted = KernelRidge(n_landmarks=4).fit(rows, da.from_array(np.arange(8.0), chunks=4))
+            assert fitted.fit_report()["sweep"]["executor"] == "dask"
+            assert client.gather(again.submit(sum, [1, 2], pure=False)) == 3
+        lent.close()
+        connect(client).close()
+        assert client.status == "running"
+        assert distributed.default_client() is client
+    assert client.status == "closed"
+    with pytest.raises(ConfigError, match="found one that is closed"):
+        connect(client)
+    with distributed.Client(cluster, set_as_default=False) as client:
+        for _ in range(2):
+            with connect(client):
+                assert distributed.default_client() is client
+        assert client.status == "running"
+
+
+@pytest.mark.cluster
+def test_an_asynchronous_client_is_refused(cluster):
+    async def refuse():
+        async with distributed.Client(cluster.scheduler_address, asynchronous=True, set_as_default=False) as client:
+            with pytest.raises(ConfigError, match=r"asynchronous.*Client\(client\.scheduler\.address\)"):
+                connect(client)
+
+    asyncio.run(refuse())
 
 
 @pytest.mark.cluster
