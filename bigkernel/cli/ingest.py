@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +17,7 @@ from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
     from bigkernel.data.corpus import Corpus
+    from bigkernel.data.ingest import IdCheck
     from bigkernel.data.table import TableEncoding
 
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}
@@ -95,6 +97,7 @@ def ingest(
     """
     from bigkernel.data.atomic_write import require_target
     from bigkernel.data.corpus import open_corpus
+    from bigkernel.data.ingest import IdCheck
     from bigkernel.data.ingest import ingest as ingest_sources
     from bigkernel.data.readers.source import SkippedRows
     from bigkernel.data.write_corpus import Split, split_path
@@ -116,6 +119,7 @@ def ingest(
         reading["encode"] = _encoding(sources, encode_as, reading)
     opened = [open_source(path, labels=file, **reading) for path, file in zip(sources, each, strict=True)]
     what = os.path.basename(opened[0].path.rstrip("/")) + (f" and {len(opened) - 1} more" if len(opened) > 1 else "")
+    check = IdCheck(opened[0].feature_names)
     with bar(f"ingest {what}", enabled=not as_json) as update:
         made = ingest_sources(
             opened,
@@ -126,6 +130,7 @@ def ingest(
             split=shares,
             chunk_rows=chunk_rows,
             progress=update,
+            check=check,
         )
     formats = ", ".join(dict.fromkeys(source.format for source in opened))
     figures: dict[str, Any] = {"format": formats, **describe(made, as_json=as_json)}
@@ -140,7 +145,7 @@ def ingest(
     ambiguous = bool(made.info.classes) or figures.get("labels_are") == "whole numbers"
     if labels_are == "auto" and ambiguous and not as_json and str not in set(map(type, made.info.classes)):
         figures["labels_are"] += f" (change it by --labels-are {other})"
-    notes = _notes(opened, made, figures)
+    notes = _notes(opened, made, figures) + _notes_of_ids(made, check)
     figures |= {"notes": notes} if as_json else {}
     show({**figures, "seconds": time.perf_counter() - start}, as_json=as_json, title=corpus)
     if not as_json:
@@ -170,6 +175,21 @@ def _notes(opened: list[Source], made: Corpus, figures: dict[str, Any]) -> list[
     odd = filter(looks_missing, made.info.classes)
     advice = "looks like a missing label; for rows without a label, write -1 or leave the cell empty"
     return notes + [f"class {label!r} {advice}" for label in odd]
+
+
+def _notes_of_ids(made: Corpus, check: IdCheck) -> list[str]:
+    """Return what may be wrong with the ids of a corpus and those split off it, or looks like ids and is none."""
+    from bigkernel.data.ingest import MOST_IDS
+
+    name = made.info.id_column
+    if "id" not in made.columns:
+        feature = next(iter(check.rising), "")
+        advice = f"keep it as the id: --id-column {shlex.quote(feature)}, or leave it out: --drop {shlex.quote(feature)}"
+        return [f"column {feature!r} looks like an id and is a feature; {advice}"] if feature else []
+    if check.repeated is None:
+        return [f"column {name!r}: not checked for repeated ids, as there are more than {MOST_IDS:,}"]
+    joined = "predictions cannot be joined by them one to one"
+    return [f"column {name!r}: {check.repeated:,} repeated ids; {joined}"] if check.repeated else []
 
 
 def _shares(pairs: tuple[str, ...]) -> dict[str, float]:

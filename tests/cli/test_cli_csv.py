@@ -285,14 +285,17 @@ def test_rows_keep_their_ids_from_a_table_to_its_predictions(run, colours, kind)
         copy = write_corpus("copy", as_rows(test).window(3, 20), overwrite=True)
         store = colours.predict_to(write_corpus("again", copy, overwrite=True), "p", overwrite=True)
         assert store["who"][:].tolist() == predicted.index.tolist()[3:20]
+    assert f"{N} repeated ids" in run("ingest", "t.parquet", "t.parquet", "d", "--id-column", "who").stdout
     run("ingest", "t.parquet", "t", "--drop", "who", "--split", "test=0.5", "--overwrite")
     run("predict", "flowers.model", "t-test", "q.csv")
     assert pd.read_csv("q.csv")["row"].tolist() == places.tolist()
 
 
-def test_a_table_without_its_target_is_named(run):
-    write_csv("t.csv", {"id": range(N), "a": X[:, 0], "y": X[:, 1]})
-    run("ingest", "t.csv", "c")
+def test_a_feature_that_looks_like_an_id_and_a_table_without_its_target_are_named(run):
+    advice = "keep it as the id: --id-column id, or leave it out: --drop id"
+    for values, expected in ((range(N), True), (range(N, 0, -1), False), (np.arange(N) / 2, False)):
+        write_csv("t.csv", {"id": values, "a": X[:, 0], "y": X[:, 1]})
+        assert (advice in run("ingest", "t.csv", "c", "--overwrite").stdout) == expected
     run("fit", "c", "m", "--landmarks", 9)
     write_csv("u.csv", {"id": range(N), "a": X[:, 0]})
     assert "no column 'y' for the target" in run("ingest", "u.csv", "u", "--target", "y", code=3).stderr
