@@ -1,5 +1,7 @@
 """Run the command line as `python -m bigkernel`."""
 
+from __future__ import annotations
+
 import sys
 
 from bigkernel.cli import main

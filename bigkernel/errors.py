@@ -4,6 +4,8 @@ Each message says what was found, what was expected and what to do. `exit_code` 
 (0 success, 1 any other error, 2 wrong usage, 75 interrupted but resumable).
 """
 
+from __future__ import annotations
+
 
 class BigKernelError(Exception):
     """Base class of all errors that bigkernel raises."""

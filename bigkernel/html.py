@@ -3,6 +3,8 @@
 External text is escaped and its control characters are shown as escape sequences. Missing figures are shown as –.
 """
 
+from __future__ import annotations
+
 import base64
 import html
 import struct

@@ -15,6 +15,8 @@ plan : the command `plan`
 tune : the command `tune`
 """
 
+from __future__ import annotations
+
 import importlib
 import sys
 import warnings

@@ -1,5 +1,7 @@
 """The command `bigkernel certs`: certificates of one cluster."""
 
+from __future__ import annotations
+
 import os
 
 import click

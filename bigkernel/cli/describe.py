@@ -1,5 +1,7 @@
 """Estimators from the options of a command: one with its kernel and penalties, or a grid of them."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

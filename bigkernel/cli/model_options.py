@@ -1,5 +1,7 @@
 """Options of a model: method, kernel, landmarks and penalties; single values or grids."""
 
+from __future__ import annotations
+
 import click
 
 from bigkernel.cli.options import Decorator, Numbers, together, transform_option

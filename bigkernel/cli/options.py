@@ -1,5 +1,7 @@
 """Options that several commands share, and the execution that they describe."""
 
+from __future__ import annotations
+
 import functools
 import math
 import os

@@ -1,5 +1,7 @@
 """Clients of running schedulers: encrypted beyond this machine, every wait bounded."""
 
+from __future__ import annotations
+
 import asyncio
 import ipaddress
 import ssl

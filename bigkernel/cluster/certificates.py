@@ -5,6 +5,8 @@ not compared. So a directory serves one cluster, and its key is a password. The 
 temporary ones, stored: self-signed, for a year. Certificates of another authority work as well, under these names.
 """
 
+from __future__ import annotations
+
 import datetime
 import os
 import shutil

@@ -3,6 +3,8 @@
 YAML files are read as data only: no tags that make objects, no aliases. `cluster/*.yaml` explain every key.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import reprlib

@@ -3,6 +3,8 @@
 Loopback by default, encrypted beyond it, explicit memory limits, processes with one BLAS thread each.
 """
 
+from __future__ import annotations
+
 import atexit
 import logging
 import os

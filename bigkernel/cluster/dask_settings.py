@@ -1,5 +1,7 @@
 """Configuration of Dask's processes: bounded waits, one BLAS thread, no routes to logs, code or other ports."""
 
+from __future__ import annotations
+
 import os
 import socket
 from collections.abc import Iterator, Mapping

@@ -4,6 +4,8 @@ Beyond loopback all traffic between scheduler, workers and driver is encrypted w
 have the same path everywhere. Words that end up in shell lines were checked by `cluster_file`.
 """
 
+from __future__ import annotations
+
 import asyncio
 import importlib
 import sys

@@ -5,6 +5,8 @@ hold) or inside another target of the same job, and its file system must be writ
 `zarr_arrays.publishing` writes stores in a hidden directory beside their target.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import glob

@@ -4,6 +4,8 @@ A stored value is missing (NaN) if it is `_FillValue`, `missing_value` or `nodat
 one stands for value · scale_factor + add_offset. xarray writes such arrays, and decodes them unless told otherwise.
 """
 
+from __future__ import annotations
+
 import base64
 from math import inf
 from typing import Any

@@ -5,6 +5,8 @@ exist, decode, and hold permitted values. Damage does not end the walk; callers 
 with an error.
 """
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -4,6 +4,8 @@ With `array.query-planning`, dask.array has another class, and the package dask-
 with chunks, and a graph that makes an array of this class. Importing this loads dask.array, so its users do that late.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from dask.array.core import Array as Array

@@ -4,6 +4,8 @@ A resumed run compares the fields and names the first that differs ("statistic.f
 0.7"). Numbers are compared directly, arrays by shape and digest.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
 from collections.abc import Iterator

@@ -4,6 +4,8 @@ Rows of several files follow one another, and the column `domain` numbers the fi
 the column `row` numbers the rows of all files from 0, in the order of the files.
 """
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

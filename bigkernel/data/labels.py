@@ -5,6 +5,8 @@ Labels are classes (stored as int64, −1 for unlabelled; names as positions in 
 The kind is known after the last row: until then a writer keeps float64, with names numbered in order of appearance.
 """
 
+from __future__ import annotations
+
 import hashlib
 import re
 from collections.abc import Iterable, Sequence

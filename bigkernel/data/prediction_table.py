@@ -1,5 +1,7 @@
 """Predictions as a table: a CSV or Parquet file with a line for every row, made from a prediction store."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

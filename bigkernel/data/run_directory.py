@@ -11,6 +11,8 @@ A node is a place in the fixed binary tree of merges: "0-3" is segment 3, "1-1" 
 finished if it has a receipt and its partial matches the receipt's digest; existence alone is not enough.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import hashlib

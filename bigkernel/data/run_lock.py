@@ -7,6 +7,8 @@ clocks do no harm. An invalid file was damaged by another program: it is reporte
 been touched for as long.
 """
 
+from __future__ import annotations
+
 import fcntl
 import json
 import os

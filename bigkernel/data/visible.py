@@ -5,6 +5,8 @@ writing direction, invalid characters (such as lone surrogates from file names t
 without width are shown as Python would escape them.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import sys

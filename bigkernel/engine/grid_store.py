@@ -5,6 +5,8 @@ are NaN, or "" among text. The group is published as `prediction_store` publishe
 Shapes: c targets or classes.
 """
 
+from __future__ import annotations
+
 import math
 import os
 import warnings

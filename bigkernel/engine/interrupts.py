@@ -11,6 +11,8 @@ collector visits again and again: 0.6 s of a fit of 4.5 s. Only the process of a
 that imports bigkernel.
 """
 
+from __future__ import annotations
+
 import atexit
 import gc
 import os

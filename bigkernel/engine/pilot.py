@@ -7,6 +7,8 @@ Seconds of a sweep are modelled as a + b·rows, from the last two pieces. What f
 fit may add) is not part of the estimate.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -6,6 +6,8 @@ the shape of the predictions. The ids of the rows, or their numbers in the sourc
 `ids`.
 """
 
+from __future__ import annotations
+
 import math
 import os
 from abc import abstractmethod

@@ -4,6 +4,8 @@ There are workers; they import bigkernel and the driver's versions of its librar
 driver's and is readable; the run directory is shared and writable; disk and memory suffice; BLAS has one thread.
 """
 
+from __future__ import annotations
+
 import platform
 import time
 import uuid

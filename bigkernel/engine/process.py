@@ -5,6 +5,8 @@ number, so a run records it: a resumed run, on more or fewer processors, solves 
 began it.
 """
 
+from __future__ import annotations
+
 import ctypes
 import gc
 import logging

@@ -4,6 +4,8 @@ The scheduler's monitor (`events.plugin`) reports lost workers with their tasks,
 wait turns these reports into events, so that the terminal, the journal and the report of the sweep agree.
 """
 
+from __future__ import annotations
+
 import queue
 import time
 from collections import Counter

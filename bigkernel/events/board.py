@@ -4,6 +4,8 @@ A board receives messages (`events.job`) and gives a snapshot of plain data. The
 `watch` and the report make theirs from the journal of a run directory.
 """
 
+from __future__ import annotations
+
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence

@@ -9,6 +9,8 @@ A message is what is sent to the scheduler, and a line of the journal: a dict of
 scheduler's own: "published", "released" and "failed", each with `node`.
 """
 
+from __future__ import annotations
+
 import math
 import os
 import re

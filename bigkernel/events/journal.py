@@ -6,6 +6,8 @@ Lines are appended and flushed, not synchronised: the journal informs people, re
 truncated line is skipped.
 """
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Iterator

@@ -4,6 +4,8 @@ A driver sends the messages of its jobs, workers those of running segments; the 
 done, and which were on a lost worker. The page, the JSON, Prometheus and `watch` read its board.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

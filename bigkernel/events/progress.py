@@ -4,6 +4,8 @@ It is updated by messages (`events.job`) in any order and from any process; a me
 ignored.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping

@@ -8,6 +8,8 @@ out. Names of classes are looked up in a closed table; a value that is read has 
 its annotated type.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import os

@@ -4,6 +4,8 @@ They are distinct for every kind of colour vision (after Okabe & Ito), and have 
 them as CSS custom properties by role: "ink", "merged", "stage-gram".
 """
 
+from __future__ import annotations
+
 _BLUE, _ORANGE, _GREEN = ("#1f6fb2", "#4b93cc"), ("#e69f00", "#e8ad33"), ("#009e73", "#1fb58c")
 _PINK, _GREY, _VERMILION = ("#cc79a7", "#d893b8"), ("#8c8c8c", "#a5a5a5"), ("#d55e00", "#e8743b")
 _SKY, _SLATE, _YELLOW = ("#56b4e9", "#8fd0f5"), ("#44505e", "#d5dde6"), ("#c9b300", "#e5d84a")

@@ -7,6 +7,8 @@ The page opens without a network. Lines of a journal may be damaged or malicious
 values are left out.
 """
 
+from __future__ import annotations
+
 import os
 import shlex
 import time

@@ -4,6 +4,8 @@ A fold assignment is plain data that maps a chunk to a number from 0 to count âˆ
 fold tests and every fold trains on.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Literal, Protocol
 

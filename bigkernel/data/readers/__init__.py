@@ -11,6 +11,8 @@ tables : CSV and Parquet
 stores : zarr of other programs
 """
 
+from __future__ import annotations
+
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Sequence

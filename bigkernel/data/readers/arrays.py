@@ -10,6 +10,8 @@ In an archive x and y have the usual names, or are the largest matrix and the ve
 these are decoded, after their claimed size was compared with the file.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import re

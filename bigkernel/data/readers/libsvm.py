@@ -5,6 +5,8 @@ first pass unless given. `sklearn.datasets.load_svmlight_file` parses blocks of 
 invalid line. Format: https://www.csie.ntu.edu.tw/~cjlin/libsvm (README, "Data format").
 """
 
+from __future__ import annotations
+
 import io
 import re
 from collections.abc import Iterator

@@ -4,6 +4,8 @@ x (n, d) or (n, h, w), and y (n,), are an array, or two of a group. Rows are cop
 bytes at a time; a missing chunk is an error, not zeros. Passwords and queries in URLs are never printed or stored.
 """
 
+from __future__ import annotations
+
 import contextlib
 import importlib
 import re

@@ -8,6 +8,8 @@ Arrow's that names row, column and text. Runs of blanks between cells are reduce
 checksums of Parquet are verified if the file has them; without them not all damage is detected.
 """
 
+from __future__ import annotations
+
 import contextlib
 import csv
 import io

@@ -8,6 +8,8 @@ They need no Bokeh; where there is one, Dask's own pages link to ours. Whatever 
 scheduler goes on.
 """
 
+from __future__ import annotations
+
 import ipaddress
 import socket
 import weakref

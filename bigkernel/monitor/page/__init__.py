@@ -4,6 +4,8 @@ Its script draws everything and inserts external text as text only. Without an e
 its scheduler every second. A Content-Security-Policy allows this script by its digest and nothing else.
 """
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import json

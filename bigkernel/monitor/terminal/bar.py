@@ -3,6 +3,8 @@
 Nothing is shown for the first half second, or two seconds of a fit in Python, so that short jobs stay silent.
 """
 
+from __future__ import annotations
+
 import sys
 import threading
 import time

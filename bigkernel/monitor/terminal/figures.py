@@ -1,5 +1,7 @@
 """Named figures on the terminal: one JSON object, or a table of two columns with units."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,6 +4,8 @@ Input is plain data of `Board.snapshot` (with `run` of a run directory, if any),
 External text is shown literally: no markup, no control characters.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
