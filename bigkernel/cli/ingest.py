@@ -184,7 +184,8 @@ def _notes_of_ids(made: Corpus, check: IdCheck) -> list[str]:
     name = made.info.id_column
     if "id" not in made.columns:
         feature = next(iter(check.rising), "")
-        advice = f"keep it as the id: --id-column {shlex.quote(feature)}, or leave it out: --drop {shlex.quote(feature)}"
+        column = shlex.quote(feature)
+        advice = f"keep it as the id: --id-column {column}, or leave it out: --drop {column}"
         return [f"column {feature!r} looks like an id and is a feature; {advice}"] if feature else []
     if check.repeated is None:
         return [f"column {name!r}: not checked for repeated ids, as there are more than {MOST_IDS:,}"]
