@@ -234,21 +234,30 @@ class Packing:
             return {"dtype": np.dtype(value).name}
         if isinstance(value, np.ufunc) and getattr(np, name := str(value.__name__), None) is value:
             return {"ufunc": name}
-        if isinstance(value, tuple | list):
+        if isinstance(value, tuple | list | range):
             return [self.pack(item, f"{path}.{i}") for i, item in enumerate(value)]
         if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
             return {"table": {key: self.pack(item, f"{path}.{key}") for key, item in value.items()}}
-        if is_dataclass(value) and not isinstance(value, Kernel):
+        if isinstance(value, Mapping):
+            return {"keys": self.pack([*value], path), "values": self.pack([*value.values()], path)}
+        if isinstance(value, Kernel):
+            given = value.get_params(deep=False).items()
+            plain = {key: one.tolist() if isinstance(one, np.ndarray | np.generic) else one for key, one in given}
+            return {
+                "kernel": value.name,
+                "params": {key: self.pack(one, f"{path}.{key}") for key, one in plain.items()},
+            }
+        if is_dataclass(value):
             name = type(value).__name__
             if self.kinds(name) is not type(value):
                 raise ConfigError(f"save_model: {path}: a {name} cannot be stored")
             held = {one.name: getattr(value, one.name) for one in stored_fields(type(value))}
             return {"is": name, "fields": {key: self.pack(item, f"{path}.{key}") for key, item in held.items()}}
-        if callable(value) and not isinstance(value, Kernel):
+        if callable(value):
             raise ConfigError(
                 f"save_model: {path} = {value!r} cannot be stored; of functions only NumPy's can, such as np.log1p"
             )
-        return encode(value, path)
+        return _scalar(value, path)
 
     def _array(self, value: Array, path: str) -> Any:
         if value.dtype not in DTYPES.values() or (value.ndim == 1 and np.isnan(value).any()):
@@ -266,15 +275,22 @@ class Packing:
 
 def _label(value: Any, path: str) -> Any:
     """Return a label or number as JSON, which has no NaN."""
-    return _NAN if isinstance(value, float | np.floating) and np.isnan(value) else encode(value, path)
+    value = value.item() if isinstance(value, np.generic) else value
+    return _NAN if isinstance(value, float) and math.isnan(value) else _scalar(value, path)
 
 
-def unpack(said: Any, kinds: Kinds, contents: Contents) -> Any:
-    """Return the value from the JSON of `Packing.pack`; `ModelRejectedError` if it is invalid."""
+def _scalar(value: Any, path: str) -> Any:
+    if isinstance(value, _SCALARS) and not (isinstance(value, float) and not math.isfinite(value)):
+        return value
+    raise ConfigError(f"save_model: {path} = {value!r} cannot be stored")
+
+
+def unpack(said: Any, kinds: Kinds, contents: Contents, depth: int = 0) -> Any:
+    """Return the value from the JSON of `Packing.pack`, in so many kernels; `ModelRejectedError` if it is invalid."""
     if isinstance(said, list):
-        return tuple(unpack(item, kinds, contents) for item in said)
+        return tuple(unpack(item, kinds, contents, depth) for item in said)
     if not isinstance(said, dict):
-        return decode(said)
+        return said  # JSON has no other values than scalars
     names = set(said)
     if names == {"array"} or (names == {"array", "order"} and said["order"] == "F"):
         array = contents.array(said["array"])
@@ -290,7 +306,18 @@ def unpack(said: Any, kinds: Kinds, contents: Contents) -> Any:
         return function
     if names == {"table"}:
         return {key: unpack(item, kinds, contents) for key, item in said["table"].items()}
-    return _dataclass(said, kinds, contents) if names == {"is", "fields"} else decode(said)
+    if names == {"keys", "values"}:
+        keys, values = (unpack(said[name], kinds, contents) for name in ("keys", "values"))
+        require(len({*keys}) == len(values) == len(keys), "expected a table with as many keys as values")
+        return dict(zip(keys, values, strict=True))
+    if names == {"kernel", "params"}:
+        require(said["kernel"] in STORED and isinstance(said["params"], dict), f"unknown kernel {said['kernel']!r}")
+        require(depth <= _DEEPEST, f"kernels nested more than {_DEEPEST} deep")
+        params = {key: unpack(item, kinds, contents, depth + 1) for key, item in said["params"].items()}
+        lengths = {key: np.array([float(one) for one in item]) for key, item in params.items() if type(item) is tuple}
+        return STORED[said["kernel"]](**params | lengths)
+    require(names == {"is", "fields"}, f"unknown value with {', '.join(sorted(names)):.60}")
+    return _dataclass(said, kinds, contents)
 
 
 def stored_fields(kind: type[Any]) -> list[Field[Any]]:
@@ -329,53 +356,3 @@ def _labels(values: Any, dtype: np.dtype[Any]) -> Array:
         raise ModelRejectedError(f"labels of {dtype} that are {', '.join(sorted(kind.__name__ for kind in kinds))}")
     require(max(largest, dtype.itemsize) * len(values) <= HEADER_BYTES, f"{len(values)} labels of {dtype}")
     return np.array(values, dtype)
-
-
-# -- parameters and kernels --------------------------------------------------------------------------------------------
-
-
-def encode(value: object, where: str) -> object:
-    """Encode a parameter or fitted value as JSON; raise `ConfigError` if that is impossible."""
-    if isinstance(value, Kernel):
-        params = {key: encode(item, f"{where}.{key}") for key, item in value.get_params(deep=False).items()}
-        return {"kernel": value.name, "params": params}
-    if isinstance(value, dict):
-        return {
-            "keys": [encode(key, where) for key in value],
-            "values": [encode(item, where) for item in value.values()],
-        }
-    if isinstance(value, np.ndarray | list | tuple | range) and np.ndim(value) == 1:
-        return [encode(item, where) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, _SCALARS) and not (isinstance(value, float) and not math.isfinite(value)):
-        return value
-    raise ConfigError(f"save_model: {where} = {value!r} cannot be stored")
-
-
-def decode(value: object, depth: int = 0) -> object:
-    """Decode a result of `encode`, at nesting `depth` of kernels; raise `ModelRejectedError` for anything else."""
-    if isinstance(value, dict) and set(value) == {"keys", "values"}:
-        if not all(isinstance(one, list) for one in value.values()):
-            raise ModelRejectedError("expected a table of lists")
-        keys, items = decode(value["keys"]), decode(value["values"])
-        assert isinstance(keys, tuple)
-        assert isinstance(items, tuple)
-        if not len(keys) == len(items) == len(set(keys)):
-            raise ModelRejectedError("expected a table with as many keys as values")
-        return dict(zip(keys, items, strict=True))
-    if isinstance(value, dict):
-        if depth > _DEEPEST:
-            raise ModelRejectedError(f"kernels nested more than {_DEEPEST} deep")
-        if value.get("kernel") not in STORED or not isinstance(value.get("params"), dict):
-            raise ModelRejectedError(f"unknown kernel {value.get('kernel')!r}")
-        params = {str(key): decode(item, depth + 1) for key, item in value["params"].items()}
-        lengths = {key: np.array([float(one) for one in item]) for key, item in params.items() if type(item) is tuple}
-        return STORED[value["kernel"]](**params | lengths)
-    if isinstance(value, list):
-        if any(isinstance(item, list | dict) for item in value):
-            raise ModelRejectedError("expected a list of numbers and strings")
-        return tuple(decode(item) for item in value)
-    if not isinstance(value, _SCALARS):
-        raise ModelRejectedError(f"unexpected value of type {type(value).__name__}")
-    return value

@@ -13,7 +13,7 @@ import bigkernel as bk
 from bigkernel.errors import ConfigError, ModelRejectedError
 from bigkernel.kernels.algebra import Product, Scaled, Sum
 from bigkernel.kernels.feature_maps import LandmarkMap
-from bigkernel.models.file import decode, encode
+from bigkernel.models.file import Packing, unpack
 from bigkernel.streaming.chunk import Chunk
 
 RNG = np.random.default_rng(5)
@@ -124,11 +124,11 @@ def test_operators_take_kernels_and_numbers_alone():
 
 
 def test_hostile_nesting_in_a_file_is_refused():
-    value = encode(bk.Gaussian(1.0), "kernel")
+    value = Packing(lambda name: None).pack(bk.Gaussian(1.0), "kernel")
     for _ in range(40):
         value = {"kernel": "scaled", "params": {"kernel": value, "factor": 1.0}}
     with pytest.raises(ModelRejectedError, match="more than 32 deep"):
-        decode(value)
+        unpack(value, lambda name: None, None)
 
 
 def test_the_cost_of_a_sum_is_that_of_its_terms():
