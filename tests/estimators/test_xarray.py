@@ -404,17 +404,17 @@ def test_a_run_that_was_interrupted_continues_with_the_blocks_on_disk(tmp_path, 
 
     sea, model = SEA.chunk(CHUNKS), make_pipeline(bk.Standardizer(), clone(RIDGE)).fit(SEA, GIVEN)
     bk.predict_to(model, sea, tmp_path / "whole.zarr")
-    written, write = [], GridWriter._write
+    written, update = [], GridWriter.update
 
-    def stop(self, chunk, arrays):
+    def stop(self, total, chunk):
         if len(written) == 5:
             raise OSError("stopped")
-        write(self, chunk, arrays)
+        update(self, total, chunk)
         written.append(chunk.start)
 
     with dask.config.set({"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 18, "bigkernel.retries": 0}):
         with monkeypatch.context() as patched, bk.executing("serial", run=tmp_path / "run"):
-            patched.setattr(GridWriter, "_write", stop)
+            patched.setattr(GridWriter, "update", stop)
             with pytest.raises(Exception, match="stopped"):
                 bk.predict_to(model, sea, tmp_path / "out.zarr")
         assert not (tmp_path / "out.zarr").exists()
