@@ -25,7 +25,7 @@ from bigkernel.engine.tasks import PULSE_SECONDS, Partial, SweepTask, merge, run
 from bigkernel.events.job import Incident, Merged, Pulse, SegmentDone, emit
 from bigkernel.kernels.kept_blocks import BLOCKS, kept_map
 from bigkernel.kernels.threads import one_thread
-from bigkernel.statistics.moments import Statistic
+from bigkernel.statistics.statistic import Statistic
 from bigkernel.streaming.plan import (
     Accumulator,
     Memory,
@@ -218,9 +218,7 @@ class RunningSweep:
             total = run.partial(receipt.node, receipt.digest)
         # in a copy, as the sums of further rows join this total
         share = receipt.rows / self.spec.plan.n_rows
-        of_all: Accumulator = {name: values / share for name, values in total.items()}
-        if hasattr(self.spec.statistic, "finish"):
-            of_all = self.spec.statistic.finish(of_all)
+        of_all = self.spec.statistic.finish({name: values / share for name, values in total.items()})
         with one_thread():  # on a cluster as here
             found = look.judge(of_all, share)
         if found is not None:

@@ -18,7 +18,8 @@ from bigkernel.data.atomic_write import replacing
 from bigkernel.engine.rows import Rows, Source
 from bigkernel.errors import DataError
 from bigkernel.statistics.blend import Tree
-from bigkernel.statistics.moments import Targets, add, require_weights
+from bigkernel.statistics.moments import Targets, require_weights
+from bigkernel.statistics.statistic import Shapes, Statistic
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
@@ -26,10 +27,10 @@ COLUMNS = ("y", "weight", "domain")  # that fits of leaves use
 
 
 @dataclass(frozen=True, eq=False)
-class LeafRows:
+class LeafRows(Statistic):
     """A statistic that writes the rows of every chunk, ordered by leaf; accumulates the number of `rows` (L,)."""
 
-    prepares: ClassVar[bool] = True  # it takes little time, beside the sweep that follows
+    prepares: ClassVar[bool] = True
     tree: Tree
     targets: Targets
     path: str = field(metadata=NOT_COMPARED)
@@ -45,15 +46,13 @@ class LeafRows:
         dtype: DType = np.dtype(np.int64) if rows.in_memory else np.dtype(fields)
         return cls(tree, targets, str(path), bounds[:-1], dtype, rows.bad_rows == "skip")
 
-    def zero(self) -> Accumulator:
-        return {"rows": np.zeros(self.tree.n_leaves)}
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        return add(a, b)
+    def shapes(self) -> Shapes:
+        return {"rows": (self.tree.n_leaves,)}
 
     def footprint(self, block_rows: int) -> Footprint:
         d, most = self.tree.directions.shape[1], int(np.diff(self.starts).max(initial=block_rows))
-        return Footprint(2.0 * d * self.tree.n_leaves.bit_length(), 8, most * (16 * d + 4 * self.dtype.itemsize + 64))
+        work = most * (16 * d + 4 * self.dtype.itemsize + 64)
+        return Footprint(2.0 * d * self.tree.n_leaves.bit_length(), self.partial_bytes, work)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         self.targets.labelled_in(chunk)  # errors name rows of the input, not of a leaf

@@ -113,7 +113,7 @@ def extrapolate(pieces: list[Piece], plan: Plan, slots: int, workers: int) -> tu
 def _stop_if_long(spec: SweepSpec) -> None:
     """Time pieces of a long sweep and end its job; do nothing before a short one, or one that prepares another."""
     jobs, peak, spec = bool(spec.rows.x.segment_rows), 0, replace(spec, look=None)  # jobs are of no rows
-    if not jobs and (spec.plan.n_rows <= LONG_ROWS or getattr(spec.statistic, "prepares", False)):
+    if not jobs and (spec.plan.n_rows <= LONG_ROWS or spec.statistic.prepares):
         return
     if spec.client is not None:  # refuses what the job would be refused for
         peak = check_cluster(spec.client, spec.rows, spec.plan, spec.config, owner=spec.owner).announced

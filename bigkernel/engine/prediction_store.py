@@ -28,7 +28,7 @@ from bigkernel.engine.sweep import execution, sweep
 from bigkernel.errors import DataError
 from bigkernel.events.job import Incident, emit
 from bigkernel.statistics.blend import AnyPredictor, Deviations
-from bigkernel.statistics.moments import add
+from bigkernel.statistics.statistic import Shapes, Statistic
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
@@ -37,7 +37,7 @@ WHAT = "predict"  # the name of the sweep that writes them
 
 
 @dataclass(frozen=True, eq=False)
-class StoreWriter:
+class StoreWriter(Statistic):
     """Base of the statistics that write f of every chunk to the store at `path`; accumulates the number of rows."""
 
     predictor: AnyPredictor | Deviations
@@ -45,16 +45,13 @@ class StoreWriter:
     chunk_rows: int  # most rows of a chunk
     decision: bool
 
-    def zero(self) -> Accumulator:
-        return {"rows": np.zeros(1)}
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        return add(a, b)
+    def shapes(self) -> Shapes:
+        return {"rows": (1,)}
 
     def footprint(self, block_rows: int) -> Footprint:
         predictor = self.predictor
         written = 3 * self.chunk_rows * predictor.width * 8
-        return Footprint(predictor.flops_per_row, 8, predictor.work_bytes(block_rows) + written)
+        return Footprint(predictor.flops_per_row, self.partial_bytes, predictor.work_bytes(block_rows) + written)
 
     @abstractmethod
     def pieces(self, chunk: Chunk) -> list[tuple[Place, dict[str, Array]]]:

@@ -52,7 +52,7 @@ from bigkernel.events.sinks import send_to_scheduler, show_run, write_journal
 from bigkernel.kernels.kept_blocks import BLOCKS, KeptMap, kept_map
 from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.kernels.threads import blas_threads
-from bigkernel.statistics.moments import Statistic
+from bigkernel.statistics.statistic import Statistic
 from bigkernel.streaming.chunk import map_costs
 from bigkernel.streaming.plan import Accumulator, Plan, Receipt, leaf, merge_tree, plan
 
@@ -301,7 +301,7 @@ def _compute(work: RunningSweep) -> tuple[Accumulator, Receipt]:
             total = run.partial(receipt.node, receipt.digest) if total is None else total
             run.keep_root(receipt.node)
         assert total is not None
-        return (spec.statistic.finish(total) if hasattr(spec.statistic, "finish") else total), receipt
+        return spec.statistic.finish(total), receipt
     except EndedEarly as early:
         if run is not None:
             run.end_early(early.node, str(early))

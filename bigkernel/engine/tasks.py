@@ -23,7 +23,7 @@ from bigkernel.engine.rows import NumpySource, Rows, Source
 from bigkernel.errors import DataError
 from bigkernel.events.job import TOPIC, Pulse
 from bigkernel.kernels.kept_blocks import BLOCKS
-from bigkernel.statistics.moments import Statistic
+from bigkernel.statistics.statistic import Statistic
 from bigkernel.streaming.chunk import Workspace
 from bigkernel.streaming.plan import Accumulator, Merge, Receipt, Segment, ancestors_of, leaf
 
@@ -182,10 +182,8 @@ def _merge(
             return None, published
     assert left is not None
     assert right is not None
-    into = (
-        getattr(task.statistic, "merge_into", None) if task.consumes or run else None
-    )  # those of a run were read anew
-    total: Accumulator = (into or task.statistic.merge)(left, right)
+    # partials of a run were read anew, so that nobody else holds them
+    total = task.statistic.merge(left, right, consume=task.consumes or run is not None)
     elapsed = time.perf_counter() - start
     receipt = Receipt(
         node,

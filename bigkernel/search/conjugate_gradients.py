@@ -40,8 +40,9 @@ from bigkernel.solvers.conjugate_gradients import (
     driver_bytes,
 )
 from bigkernel.solvers.residuals import PROMISE
-from bigkernel.statistics.moments import Statistic, Targets
+from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.products import ProductStatistic
+from bigkernel.statistics.statistic import Statistic
 
 _STATES = 16  # (m, columns) float64 arrays that a step holds: two states and what they are computed from
 

@@ -62,7 +62,8 @@ from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
 from bigkernel.solvers.whitening import Whitening, reduce_moments
 from bigkernel.statistics.domain_scores import DomainScores
 from bigkernel.statistics.held_out import GridScores
-from bigkernel.statistics.moments import Moments, MomentStatistic, Statistic, Targets, without
+from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, without
+from bigkernel.statistics.statistic import Statistic
 from bigkernel.streaming.plan import Plan
 
 T = TypeVar("T")

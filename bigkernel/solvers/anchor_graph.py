@@ -21,6 +21,7 @@ from bigkernel.kernels.algebra import strips
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.pseudo_labels import SourceTarget, SourceTargetSplits, label_slots
 from bigkernel.statistics.moments import MomentStatistic, weights_of
+from bigkernel.statistics.statistic import Shapes
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
 
@@ -70,10 +71,10 @@ class SourceTargetStatistic(MomentStatistic):
     neighbours: int = 0  # k
     apart: ClassVar[bool] = False  # whether A and δ are summed by group of rows, the first axis
 
-    def zero(self) -> Accumulator:
+    def shapes(self) -> Shapes:
         p, lead = self.features.width, (self.groups,) if self.apart else ()
-        graph = {"anchors": np.zeros((*lead, p, p)), "degrees": np.zeros((*lead, p))}
-        return super().zero() | (graph if self.neighbours else {})
+        graph = {"anchors": (*lead, p, p), "degrees": (*lead, p)} if self.neighbours else {}
+        return {**super().shapes(), **graph}
 
     def footprint(self, block_rows: int) -> Footprint:
         plain, p, k = super().footprint(block_rows), self.features.width, self.neighbours
@@ -87,7 +88,6 @@ class SourceTargetStatistic(MomentStatistic):
         return replace(
             plain,
             flops_per_row=plain.flops_per_row + self._exact.cost.flops_per_row + p * (k + 2) + 2 * k * p,
-            partial_bytes=plain.partial_bytes + (self.groups if self.apart else 1) * 8 * (p * p + p),
             work_bytes=plain.work_bytes + work,
         )
 

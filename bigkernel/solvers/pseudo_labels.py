@@ -24,8 +24,9 @@ from bigkernel.arrays import Array
 from bigkernel.kernels.feature_maps import FeatureMap, WithoutCaches
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells
-from bigkernel.statistics.moments import Sums, weights_of
+from bigkernel.statistics.moments import weights_of
 from bigkernel.statistics.predictor import softmax
+from bigkernel.statistics.statistic import BlockStatistic, Shapes
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds
 from bigkernel.streaming.plan import Accumulator, Footprint
@@ -175,7 +176,7 @@ class LabelQuery:
 
 
 @dataclass(frozen=True, eq=False)
-class JointPseudoLabels(WithoutCaches, Sums):
+class JointPseudoLabels(WithoutCaches, BlockStatistic):
     """Sums of the target's features by predicted class, for several decisions over one map, from one sweep.
 
     Accumulates, with decisions along the first axis, `T` (p, c), `q` (c,), and `rows`, `n` (the sum of weights),
@@ -199,22 +200,21 @@ class JointPseudoLabels(WithoutCaches, Sums):
             groups.setdefault(one.sides.source.tobytes(), []).append(place)
         return list(groups.values())
 
-    def zero(self) -> Accumulator:
+    def shapes(self) -> Shapes:
         k, p, c = len(self.queries), self.features.width, self.queries[0].n_classes
-        single: Accumulator = {name: np.zeros(k) for name in ("rows", "n", "entropy", "changed")}
-        return {"T": np.zeros((k, p, c)), "q": np.zeros((k, c)), **single}
+        return {"T": (k, p, c), "q": (k, c), **dict.fromkeys(("rows", "n", "entropy", "changed"), (k,))}
 
     def footprint(self, block_rows: int) -> Footprint:
-        features = self.features
-        p, c, itemsize = features.width, self.queries[0].n_classes, features.dtype.itemsize
+        cost, itemsize = self.features.cost, self.features.dtype.itemsize
+        p, c = self.features.width, self.queries[0].n_classes
         columns = [c if one.before is None else 2 * c for one in self.queries]
-        # per row: the values of both decisions in either dtype, Q, its logarithm and its weighted copies
-        cost = features.cost
-        row_bytes = cost.row_bytes + max(columns) * (itemsize + 8) + c * (4 * 8 + itemsize) + 5 * 8
-        return Footprint(
-            flops_per_row=cost.flops_per_row * len(self._same_target) + sum(2 * p * (count + c) for count in columns),
-            partial_bytes=len(columns) * 8 * (p * c + c + 4),
-            work_bytes=cost.fixed_bytes + p * (sum(columns) + c) * (8 + itemsize) + block_rows * row_bytes,
+        return self.block_cost(
+            block_rows,
+            # the block is computed anew for each further target
+            flops=cost.flops_per_row * (len(self._same_target) - 1) + sum(2 * p * (count + c) for count in columns),
+            # the values of both decisions in either dtype, Q, its logarithm and its weighted copies
+            row_bytes=max(columns) * (itemsize + 8) + c * (4 * 8 + itemsize) + 5 * 8,
+            work_bytes=p * (sum(columns) + c) * (8 + itemsize),
         )
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:

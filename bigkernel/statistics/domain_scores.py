@@ -7,14 +7,15 @@ c classes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bigkernel.arrays import Array
 from bigkernel.statistics.held_out import FoldModels
-from bigkernel.statistics.moments import Sums, block_footprint, weights_of
+from bigkernel.statistics.moments import weights_of
 from bigkernel.statistics.predictor import Predictor, softmax
+from bigkernel.statistics.statistic import Shapes
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
 
@@ -48,7 +49,7 @@ def source_sums(values: Array, truth: Array, weight: Array, omega: Array) -> Acc
 
 
 @dataclass(frozen=True, eq=False)
-class DomainScores(FoldModels, Sums):
+class DomainScores(FoldModels):
     """Entropies on the target, and weighted accuracies on held-out rows of the source, of every candidate.
 
     With slopes β, accumulates over the target its rows, `target` (K, F), ΣQ for Q = softmax(βf), `soft` (K, F, k, c),
@@ -60,29 +61,23 @@ class DomainScores(FoldModels, Sums):
     ratio: Predictor | None = None  # of the densities
     slopes: Array | None = None  # (K, F, k)
 
-    @property
-    def candidates(self) -> int:
-        return int(self.weights.shape[3]) // self.targets.width
-
-    def zero(self) -> Accumulator:
+    def shapes(self) -> Shapes:
         fold, k = self.weights.shape[:2], self.candidates
-        shapes = {"target": fold, "omega": fold, "entropy": (*fold, k), "right": (*fold, k)}
-        return {name: np.zeros(shape) for name, shape in {**shapes, "soft": (*fold, k, self.targets.width)}.items()}
+        soft = (*fold, k, self.targets.width)
+        return {"target": fold, "omega": fold, "entropy": (*fold, k), "right": (*fold, k), "soft": soft}
 
     def footprint(self, block_rows: int) -> Footprint:
         count, folds, p, wide = self.weights.shape
-        own = block_footprint(
-            self.features,
+        own = self.block_cost(
             block_rows,
             flops=2.0 * folds * count * p * wide,
             row_bytes=wide * (48 + self.features.dtype.itemsize),
-            partial_bytes=8 * count * folds * (2 * self.candidates + wide + 2),
             work_bytes=2 * self.weights.nbytes,
         )
         if self.ratio is None:
             return own
-        work = own.work_bytes + self.ratio.work_bytes(block_rows)
-        return Footprint(own.flops_per_row + self.ratio.flops_per_row, own.partial_bytes, work)
+        work, flops = own.work_bytes + self.ratio.work_bytes(block_rows), own.flops_per_row + self.ratio.flops_per_row
+        return replace(own, flops_per_row=flops, work_bytes=work)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         shape = self.candidates, self.targets.width

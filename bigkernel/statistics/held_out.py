@@ -18,7 +18,8 @@ import numpy as np
 
 from bigkernel.arrays import Array
 from bigkernel.kernels.feature_maps import FeatureMap, WithoutCaches
-from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
+from bigkernel.statistics.moments import Targets, weights_of
+from bigkernel.statistics.statistic import BlockStatistic, RowSample, Shapes
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds, HashFolds, hash_ids
 from bigkernel.streaming.plan import Accumulator, Footprint
@@ -44,14 +45,19 @@ def log_losses(values: Array, truth: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class FoldModels(WithoutCaches):
-    """Models trained without each fold."""
+class FoldModels(WithoutCaches, BlockStatistic):
+    """Base of statistics of the values of models trained without each fold."""
 
     features: FeatureMap  # of K blocks
     weights: Array  # (K, F, p, k·c) float64
     intercepts: Array  # (K, F, k·c)
     folds: Folds  # which fold tests a row
     targets: Targets
+
+    @property
+    def candidates(self) -> int:
+        """k, the number of candidates of a kernel."""
+        return int(self.weights.shape[3]) // self.targets.width
 
     @cached_property
     def _narrow_weights(self) -> Array:
@@ -75,7 +81,7 @@ class FoldModels(WithoutCaches):
 
 
 @dataclass(frozen=True, eq=False)
-class GridScores(FoldModels, Sums):
+class GridScores(FoldModels):
     """Confusion matrices (log-losses and squared errors) of every candidate on the rows of each fold.
 
     Accumulates `confusion` (K, F, k, c, c), true class by predicted class, for K kernels and F folds; `loss` (K, F, k),
@@ -85,24 +91,18 @@ class GridScores(FoldModels, Sums):
     with_loss: bool = False  # whether to sum log-losses
     with_squares: bool = False  # whether to sum squared errors
 
-    @property
-    def candidates(self) -> int:
-        return int(self.weights.shape[3]) // self.targets.width
-
-    def zero(self) -> Accumulator:
-        shape, c = (*self.weights.shape[:2], self.candidates), self.targets.width
-        sums = {"loss": shape if self.with_loss else (0,), "sse": (*shape, c) if self.with_squares else (0,)}
-        return {"confusion": np.zeros((*shape, c, c)), **{name: np.zeros(of) for name, of in sums.items()}}
+    def shapes(self) -> Shapes:
+        each, c = (*self.weights.shape[:2], self.candidates), self.targets.width
+        loss, sse = each if self.with_loss else (0,), (*each, c) if self.with_squares else (0,)
+        return {"confusion": (*each, c, c), "loss": loss, "sse": sse}
 
     def footprint(self, block_rows: int) -> Footprint:
-        count, folds, p, wide = self.weights.shape
-        c, copies = self.targets.width, 1 + self.with_squares + self.with_loss
-        return block_footprint(
-            self.features,
+        count, _, p, wide = self.weights.shape
+        copies = 1 + self.with_squares + self.with_loss
+        return self.block_cost(
             block_rows,
             flops=2.0 * count * p * wide,
             row_bytes=wide * (8 * copies + self.features.dtype.itemsize) + 16 * self.candidates,
-            partial_bytes=8 * count * folds * self.candidates * (c * c + 1 + c * self.with_squares),
             work_bytes=2 * self.weights.nbytes,
         )
 
@@ -125,7 +125,7 @@ class GridScores(FoldModels, Sums):
 
 
 @dataclass(frozen=True, eq=False)
-class FoldValues(FoldModels):
+class FoldValues(FoldModels, RowSample):
     """Values of f of every candidate at the labelled test rows of the folds.
 
     Accumulates `row` (r,), the `fold` (r,) that tests it, and `values` (r, K, k·c) of the models without this fold.
@@ -133,20 +133,15 @@ class FoldValues(FoldModels):
 
     rows: int  # estimated number of rows
 
-    def zero(self) -> Accumulator:
-        return {"row": np.zeros(0), "fold": np.zeros(0), "values": np.zeros((0, *self.weights.shape[::3]))}
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        return {name: np.concatenate([a[name], b[name]]) for name in a}
+    def shapes(self) -> Shapes:
+        return {"row": (self.rows,), "fold": (self.rows,), "values": (self.rows, *self.weights.shape[::3])}
 
     def footprint(self, block_rows: int) -> Footprint:
         count, _, p, wide = self.weights.shape
-        return block_footprint(
-            self.features,
+        return self.block_cost(
             block_rows,
             flops=2.0 * p * count * wide,
             row_bytes=(count + 1) * wide * (8 + self.features.dtype.itemsize),
-            partial_bytes=8 * self.rows * (count * wide + 2),
             work_bytes=2 * self.weights.nbytes,
         )
 
@@ -156,7 +151,7 @@ class FoldValues(FoldModels):
             for block, kernel, of_block in self.values_of(chunk, fold, ids):
                 values[np.searchsorted(ids, block), kernel] = of_block
             row = np.asarray(ids + chunk.start, np.float64)
-            total.update(self.merge(total, {"row": row, "fold": np.full(len(ids), float(fold)), "values": values}))
+            total.update(self.keep(total, {"row": row, "fold": np.full(len(ids), float(fold)), "values": values}))
 
 
 @dataclass(frozen=True)
@@ -180,7 +175,7 @@ def most_rows(classes: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOutValues(FoldModels):
+class HeldOutValues(FoldModels, RowSample):
     """Held-out values of f at labelled rows of positive weight; of many rows, those with the smallest hashes.
 
     Accumulates, for at most `most` rows in the order of `key`: `key`, `row`, `weight` and `truth`, the index of the
@@ -196,24 +191,23 @@ class HeldOutValues(FoldModels):
         """Bound on the hash, such that `most` rows are practically certain to be below it."""
         return min(1.0, (self.most + _SURE * float(np.sqrt(self.most))) / max(self.rows, 1.0))
 
-    def zero(self) -> Accumulator:
-        columns: Accumulator = {name: np.zeros(0) for name in ("key", "row", "weight", "truth")}
-        return {**columns, "values": np.zeros((0, self.targets.width))}
+    def shapes(self) -> Shapes:
+        kept = int(min(self.most, self.rows))
+        columns: Shapes = dict.fromkeys(("key", "row", "weight", "truth"), (kept,))
+        return {**columns, "values": (kept, self.targets.width)}
 
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        both = {name: np.concatenate([a[name], b[name]]) for name in a}
-        order = np.lexsort((both["row"], both["key"]))[: self.most]
-        return {name: values[order] for name, values in both.items()}
+    def chosen(self, rows: Accumulator) -> Array:
+        return np.lexsort((rows["row"], rows["key"]))[: self.most]
 
     def footprint(self, block_rows: int) -> Footprint:
         _, g, p, c = self.weights.shape
-        kept = 8 * int(min(self.most, self.rows)) * (c + 4)
+        cost, kept = self.features.cost, self.partial_bytes
         return Footprint(
-            flops_per_row=self.share * (self.features.cost.flops_per_row + 2.0 * p * c),
+            flops_per_row=self.share * (cost.flops_per_row + 2.0 * p * c),
             partial_bytes=kept,
-            work_bytes=self.features.cost.fixed_bytes
+            work_bytes=cost.fixed_bytes
             + g * p * c * (8 + self.features.dtype.itemsize)
-            + block_rows * (self.features.cost.row_bytes + 8 * (3 * c + 8))
+            + block_rows * (cost.row_bytes + 8 * (3 * c + 8))
             + 2 * kept,
         )
 
@@ -229,5 +223,4 @@ class HeldOutValues(FoldModels):
                 truth = self.targets.one_hot(chunk, block).argmax(axis=1).astype(np.float64)
                 columns = {"key": key[block], "row": ids[block].astype(np.float64), "weight": weight[block]}
                 pieces.append({**columns, "truth": truth, "values": values})
-        both = {name: np.concatenate([piece[name] for piece in pieces]) for name in total}
-        total.update(self.merge(both, self.zero()))
+        total.update(self.keep(*pieces))

@@ -1,8 +1,6 @@
-"""Additive statistics of the rows: what one sweep accumulates.
+"""Moments of feature maps: the statistic of ridge, and of all methods that are ridge in some coordinates.
 
-A statistic is plain data with `zero`, `update` and `merge`; its accumulator is a dict of float64 arrays, so that all
-accumulators are added, stored and sent in the same way. An optional `finish` completes the sum of all rows.
-The moments of a feature map φ (width p) with targets (c) are
+The moments of a map φ (width p) with targets (c) are
     n = Σw,  G = Σ w φφᵀ (p×p),  C = Σ w φyᵀ (p×c),  s = Σ w φ (p),  t = Σ w y (c),  q = Σ w y² (c),
 summed separately by group of rows (labelled and unlabelled, folds of cross-validation) and for each kernel of a family.
 They add over chunks, workers and days, and solves need nothing else.
@@ -11,9 +9,8 @@ They add over chunks, workers and days, and solves need nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Protocol
 
 import numpy as np
 
@@ -21,6 +18,7 @@ from bigkernel.arrays import Array, DType, Index
 from bigkernel.errors import DataError
 from bigkernel.kernels.blas import add_upper, mirror, syrk
 from bigkernel.kernels.feature_maps import FeatureMap
+from bigkernel.statistics.statistic import BlockStatistic, Shapes
 from bigkernel.streaming.chunk import Chunk, rounded_cells
 from bigkernel.streaming.folds import Folds
 from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
@@ -35,45 +33,6 @@ _MIX = 0x9E3779B97F4A7C15  # 2⁶⁴/φ: spreads whole numbers over all bits
 _SLOWNESS = 25  # cost of float64 products with a few vectors against float32 products of matrices
 _SHARE = 0.01  # of the time of a sweep that the probe may take
 _LEAST_WINDOWS = 2  # windows that are probed at least: each has k vectors for every column
-
-
-class Statistic(Protocol):
-    """A statistic that a sweep accumulates: a commutative monoid over chunks of rows.
-
-    One with a true attribute `prepares` takes little time beside the sweep that follows, which a pilot times.
-    """
-
-    def zero(self) -> Accumulator:
-        """Return the accumulator of no rows."""
-
-    def update(self, total: Accumulator, chunk: Chunk) -> None:
-        """Add a chunk to `total`, in place."""
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """Return the accumulator of the rows of both; neither is changed, since a task's inputs may be used again."""
-
-    def footprint(self, block_rows: int) -> Footprint:
-        """Return the cost in flops and bytes."""
-
-
-def add(a: Accumulator, b: Accumulator) -> Accumulator:
-    """Add two accumulators."""
-    return {name: np.asarray(values + b[name]) for name, values in a.items()}
-
-
-class Sums:
-    """Base of statistics that are plain sums over rows."""
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        return add(a, b)
-
-
-def block_footprint(
-    features: FeatureMap, block_rows: int, *, flops: float, row_bytes: int, partial_bytes: int, work_bytes: int = 0
-) -> Footprint:
-    """Return the cost of a statistic of blocks of features, from its own cost per row, accumulator and task."""
-    work = features.cost.fixed_bytes + block_rows * (features.cost.row_bytes + row_bytes) + work_bytes
-    return Footprint(features.cost.flops_per_row + flops, partial_bytes, work)
 
 
 def uncentre(total: Accumulator, shift: Array) -> Accumulator:
@@ -311,8 +270,8 @@ class ProbedWindow:
 
 
 @dataclass(frozen=True, eq=False)
-class MomentStatistic:
-    """The moments of a feature map: the statistic of ridge, KRR and SSSL.
+class GroupedBlocks(BlockStatistic):
+    """Base of sums of [Φ, Y, 1] by group of rows: `rows`, `n`, `t` and `q`, and what needs products.
 
     With several blocks for the same rows, the groups of the first block come first.
     """
@@ -323,10 +282,6 @@ class MomentStatistic:
     unlabelled: str = "drop"
     # labelled rows form count + 1 groups, by the fold that tests them; the last: tested by none
     folds: Folds | None = None
-    # dtype of products and of their sums over `GRAM_ROWS` rows; None: that of the blocks
-    sums: DType | None = field(default=None, kw_only=True)
-    # sums also E = Σ (rounding of G) v (p, k), and the number of probed rows
-    probe: RoundingProbe | None = field(default=None, kw_only=True)
 
     @property
     def groups(self) -> int:
@@ -334,56 +289,105 @@ class MomentStatistic:
         return (self.unlabelled == "keep") + (self.folds.count + 1 if self.folds else 1)
 
     @property
+    def n_targets(self) -> int:
+        """The number of targets, c."""
+        return self.targets.width if self.targets else 0
+
+    @property
     def wide(self) -> int:
         """The number of columns of [Φ, Y, 1, 0], whose zeros keep rows aligned."""
-        return -(-(self.features.width + (self.targets.width if self.targets else 0) + 1) // ALIGN) * ALIGN
+        return -(-(self.features.width + self.n_targets + 1) // ALIGN) * ALIGN
 
-    def zero(self) -> Accumulator:
-        g, p, c = self.groups * self.features.count, self.features.width, self.targets.width if self.targets else 0
-        shapes: dict[str, tuple[int, ...]] = {"rows": (g,), "n": (g,), "G": (g, p, p), "C": (g, p, c)}
-        shapes |= {"s": (g, p), "t": (g, c), "q": (g, c)}
+    def shapes(self) -> Shapes:
+        g, c = self.groups * self.features.count, self.n_targets
+        return {"rows": (g,), "n": (g,), "t": (g, c), "q": (g, c)}
+
+    def _split(self, chunk: Chunk) -> list[Array | None]:
+        """Return the row positions of each group; None: all rows of the chunk."""
+        if self.targets is None:
+            return [None]
+        labelled = self.targets.labelled_in(chunk)
+        groups = [~labelled] if self.unlabelled == "keep" else []
+        if self.folds is None:
+            groups.append(labelled)
+        else:
+            fold = self.folds.of(chunk)
+            groups += [labelled & (fold == number) for number in (*range(self.folds.count), -1)]
+        return [None if group.all() else np.flatnonzero(group) for group in groups]
+
+    def _encode(self, chunk: Chunk, block: Index, group: int, values: Array) -> None:
+        """Write the targets of a block into values (b, c)."""
+        if self.targets and chunk.y is not None and (self.unlabelled == "drop" or group > 0):
+            self.targets.encode(chunk.y[block], values)
+        else:
+            values[...] = 0
+
+    def _add_block(self, total: Accumulator, group: int, chunk: Chunk, block: Index, phi: Array) -> None:
+        """Add what a subclass sums of the unweighted features (b, p) of a block of a group."""
+
+    def _blocks(self, total: Accumulator, group: int, chunk: Chunk, block: Index) -> Iterator[Array]:
+        """Yield [Φ, Y, 1, 0] of a block, (b, wide), weighted by √w, for every kernel; add sums that need no product."""
+        p, c, work = self.features.width, self.n_targets, chunk.work
+        for place, rows in enumerate(self.features.blocks(chunk, block, self.wide - p)):
+            with work.stage("add"):
+                values = work.buffer("targets", (len(rows), c), np.float64)
+                self._encode(chunk, block, group, values)
+                self._add_block(total, group, chunk, block, rows[:, :p])
+                # the targets and ones come into the spare columns of the block: one product gives G, C and s
+                rows[:, p : p + c], rows[:, p + c], rows[:, p + c + 1 :] = values, 1, 0
+                weighted, weight, counted = values, float(len(rows)), len(rows)
+                if chunk.weight is not None:
+                    w = weights_of(chunk, block)
+                    weighted, weight, counted = values * w[:, None], float(w.sum()), int(np.count_nonzero(w))
+                    rows *= np.sqrt(w).astype(rows.dtype)[:, None]
+                # t = Σ w y and q = Σ w y² are of the targets in float64, which the block has rounded
+                at = place * self.groups + group
+                total["rows"][at] += counted
+                total["n"][at] += weight
+                total["t"][at] += weighted.sum(axis=0)
+                total["q"][at] += (weighted * values).sum(axis=0)
+            yield rows
+
+
+@dataclass(frozen=True, eq=False)
+class MomentStatistic(GroupedBlocks):
+    """The moments of a feature map by group of rows: the statistic of ridge, KRR and SSSL."""
+
+    # dtype of products and of their sums over `GRAM_ROWS` rows; None: that of the blocks
+    sums: DType | None = field(default=None, kw_only=True)
+    # sums also E = Σ (rounding of G) v (p, k), and the number of probed rows
+    probe: RoundingProbe | None = field(default=None, kw_only=True)
+
+    def shapes(self) -> Shapes:
+        g, p = self.groups * self.features.count, self.features.width
+        shapes = {**super().shapes(), "G": (g, p, p), "C": (g, p, self.n_targets), "s": (g, p)}
         if self.probe:
             shapes |= {"E": (g, p, self.probe.vectors.shape[2]), "probed_rows": (g,)}
-        return {name: np.zeros(shape) for name, shape in shapes.items()}
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        return add(a, b)
-
-    def merge_into(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """Merge into `a`, which nobody else holds: allocating memory may cost more than the sums."""
-        for name, values in a.items():
-            np.add(values, b[name], out=values)
-        return a
+        return shapes
 
     def finish(self, total: Accumulator) -> Accumulator:
-        """Complete the sums of all rows: G is summed above its diagonal and mirrored here."""
+        """Mirror G, which is summed above its diagonal."""
         G = total["G"] if total["G"].flags.writeable else total["G"].copy()
         for gram in G:
             mirror(gram)
         return {**total, "G": G}
 
     def footprint(self, block_rows: int) -> Footprint:
-        p, c, count = self.features.width, self.targets.width if self.targets else 0, self.features.count
+        p, c, count, probe = self.features.width, self.n_targets, self.features.count, self.probe
         dtype, sums = self.features.dtype, self.sums or self.features.dtype
-        widened = 0 if sums == dtype else self.wide * sums.itemsize
-        k = self.probe.vectors.shape[2] if self.probe else 0
-        return Footprint(
-            flops_per_row=self.features.cost.flops_per_row
-            + count * (p * p + 2 * p * (c + 1))
-            + (4.0 * self.probe.vectors.size / self.probe.every if self.probe else 0),
-            partial_bytes=8 * self.groups * count * (p * p + p * (c + k + 1) + 2 * c + 2 + (k > 0)),
-            work_bytes=self.features.cost.fixed_bytes
-            + block_rows * (self.features.cost.row_bytes + (self.wide - p) * dtype.itemsize + 8 * c + widened)
-            + count * self.wide**2 * sums.itemsize
-            + (PROBE_BYTES + 40 * k * (p + 1) if k else 0),
-            width=p,
-            dtype=dtype.name,
-            shared_bytes=self.features.cost.fixed_bytes,
+        widened = 0 if sums == dtype else self.wide * sums.itemsize  # a copy of a row, in the dtype of the products
+        k = probe.vectors.shape[2] if probe else 0
+        cost = self.block_cost(
+            block_rows,
+            flops=count * (p * p + 2 * p * (c + 1)) + (4.0 * probe.vectors.size / probe.every if probe else 0),
+            row_bytes=(self.wide - p) * dtype.itemsize + 8 * c + widened,
+            work_bytes=count * self.wide**2 * sums.itemsize + (PROBE_BYTES + 40 * k * (p + 1) if k else 0),
         )
+        return replace(cost, width=p, dtype=dtype.name, shared_bytes=self.features.cost.fixed_bytes)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """Add a chunk to `total`, as Gram matrices of some thousand rows of a group at a time."""
-        p, c, work = self.features.width, self.targets.width if self.targets else 0, chunk.work
+        p, c, work = self.features.width, self.n_targets, chunk.work
         dtype = self.sums or self.features.dtype
         # [Φ, Y, 1]ᵀ[Φ, Y, 1] holds G, C and s; one for each block of the features
         grams = work.buffer("gram", (self.features.count, self.wide, self.wide), dtype)
@@ -422,63 +426,19 @@ class MomentStatistic:
                             probes[place].add(rows)
                 waiting += len(rows)
 
-    def _split(self, chunk: Chunk) -> list[Array | None]:
-        """Return the row positions of each group; None: all rows of the chunk."""
-        if self.targets is None:
-            return [None]
-        known = self.targets.labelled_in(chunk)
-        groups = [~known] if self.unlabelled == "keep" else []
-        if self.folds is None:
-            groups.append(known)
-        else:
-            fold = self.folds.of(chunk)
-            groups += [known & (fold == number) for number in (*range(self.folds.count), -1)]
-        return [None if group.all() else np.flatnonzero(group) for group in groups]
-
-    def _encode(self, chunk: Chunk, block: Index, group: int, values: Array) -> None:
-        """Write the targets of a block into values (b, c)."""
-        if self.targets and chunk.y is not None and (self.unlabelled == "drop" or group > 0):
-            self.targets.encode(chunk.y[block], values)
-        else:
-            values[...] = 0
-
-    def _add_block(self, total: Accumulator, group: int, chunk: Chunk, block: Index, phi: Array) -> None:
-        """Add what a subclass sums of the unweighted features (b, p) of a block of a group."""
-
-    def _blocks(self, total: Accumulator, group: int, chunk: Chunk, block: Index) -> Iterator[Array]:
-        """Yield [Φ, Y, 1, 0] of a block, (b, wide), weighted by √w, for every kernel; add sums that need no product."""
-        p, c, work = self.features.width, self.targets.width if self.targets else 0, chunk.work
-        for place, rows in enumerate(self.features.blocks(chunk, block, self.wide - p)):
-            with work.stage("add"):
-                values = work.buffer("targets", (len(rows), c), np.float64)
-                self._encode(chunk, block, group, values)
-                self._add_block(total, group, chunk, block, rows[:, :p])
-                rows[:, p : p + c], rows[:, p + c], rows[:, p + c + 1 :] = values, 1, 0
-                weighted, weight, counted = values, float(len(rows)), len(rows)
-                if chunk.weight is not None:
-                    w = weights_of(chunk, block)
-                    weighted, weight, counted = values * w[:, None], float(w.sum()), int(np.count_nonzero(w))
-                    rows *= np.sqrt(w).astype(rows.dtype)[:, None]
-                at = place * self.groups + group
-                total["rows"][at] += counted
-                total["n"][at] += weight
-                total["t"][at] += weighted.sum(axis=0)
-                total["q"][at] += (weighted * values).sum(axis=0)
-            yield rows
-
 
 @dataclass(frozen=True, eq=False)
-class FeatureSums(Sums):
+class FeatureSums(BlockStatistic):
     """n = Σw, s = Σ w φ and q = Σ w φ² (p,) of the columns of a map, for means and standard deviations."""
 
     features: FeatureMap
 
-    def zero(self) -> Accumulator:
-        return {"n": np.zeros(()), "s": np.zeros(self.features.width), "q": np.zeros(self.features.width)}
+    def shapes(self) -> Shapes:
+        return {"n": (), "s": (self.features.width,), "q": (self.features.width,)}
 
     def footprint(self, block_rows: int) -> Footprint:
         p = self.features.width
-        return block_footprint(self.features, block_rows, flops=3 * p, row_bytes=8 * p, partial_bytes=16 * p + 8)
+        return self.block_cost(block_rows, flops=3 * p, row_bytes=8 * p)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         for block in chunk.blocks():

@@ -22,8 +22,9 @@ import numpy as np
 
 from bigkernel.arrays import Array, Index
 from bigkernel.kernels.kept_blocks import SolverMap
-from bigkernel.statistics.moments import Sums, Targets, block_footprint, weights_of
+from bigkernel.statistics.moments import Targets, weights_of
 from bigkernel.statistics.predictor import log_softmax
+from bigkernel.statistics.statistic import BlockStatistic, RowSample, Shapes
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import Folds, hash_ids
 from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
@@ -34,7 +35,7 @@ _NAMES = ("row", "weight", "leverage", "fold")
 
 
 @dataclass(frozen=True, eq=False)
-class ProductStatistic(Sums):
+class ProductStatistic(BlockStatistic):
     """Σ w b (bᵀv) over the labelled rows, or with `residual` the residuals of their targets.
 
     The columns of v come fold by fold, each with equal groups of c; a row adds nothing to those of the fold that tests
@@ -53,25 +54,25 @@ class ProductStatistic(Sums):
     residual: bool = False  # whether targets are read
     folds: Folds | None = None  # which fold tests a row; rows below −1 are left out. None: nothing is held out
 
-    def zero(self) -> Accumulator:
-        (p, columns), c = self.vectors.shape, self.targets.width
-        g = self.folds.count + 1 if self.folds else 1
-        shapes: dict[str, tuple[int, ...]] = {"U": (p, columns)}
-        if self.residual:
-            shapes |= {"rows": (g,), "n": (g,), "s": (g, p), "t": (g, c), "q": (g, c)}
-            shapes |= dict.fromkeys(("e", "sse", "squares"), (columns,))
-            shapes |= dict.fromkeys(("held_e", "held_sse") if self.folds else (), (columns,))
-        return {name: np.zeros(shape) for name, shape in shapes.items()}
+    @property
+    def _groups(self) -> int:
+        """g, the number of groups of rows."""
+        return self.folds.count + 1 if self.folds else 1
+
+    def shapes(self) -> Shapes:
+        (p, columns), c, g = self.vectors.shape, self.targets.width, self._groups
+        if not self.residual:
+            return {"U": (p, columns)}
+        by_column = ("e", "sse", "squares", *(("held_e", "held_sse") if self.folds else ()))
+        sums: Shapes = {"U": (p, columns), "rows": (g,), "n": (g,), "s": (g, p), "t": (g, c), "q": (g, c)}
+        return {**sums, **dict.fromkeys(by_column, (columns,))}
 
     def footprint(self, block_rows: int) -> Footprint:
-        (p, columns), c = self.vectors.shape, self.targets.width
-        g = self.folds.count + 1 if self.folds else 1
-        return block_footprint(
-            self.features,
+        (p, columns), c, g = self.vectors.shape, self.targets.width, self._groups
+        return self.block_cost(
             block_rows,
             flops=4.0 * p * columns + 2.0 * p * g * self.residual,
             row_bytes=8 * (c + 4),
-            partial_bytes=8 * (p * (columns + g) + (5 if self.folds else 3) * columns + 2 * g * (c + 1)),
             work_bytes=strip_bytes(p, columns + g) + 16 * p * (columns + g),
         )
 
@@ -167,7 +168,7 @@ def _tiles(chunk: Chunk, rows: Array) -> Iterator[tuple[Index, Array]]:
 
 
 @dataclass(frozen=True, eq=False)
-class SoftmaxStatistic(Sums):
+class SoftmaxStatistic(BlockStatistic):
     """Loss and gradient of a softmax regression at one point, over the labelled rows.
 
     Accumulates `loss` (), `U` (p, c) = Σ w φ (t − p)ᵀ and `e` (c,) = Σ w (t − p); where V and b have c more columns, a
@@ -180,17 +181,14 @@ class SoftmaxStatistic(Sums):
     intercept: Array = field(metadata=NOT_COMPARED)  # b (c,) or (2c,) float64
     step: str  # description of the step, which identifies the sweep in a run
 
-    def zero(self) -> Accumulator:
+    def shapes(self) -> Shapes:
         c = self.targets.width
-        return {"loss": np.zeros(()), "U": np.zeros((len(self.coef), c)), "e": np.zeros(c)}
+        return {"loss": (), "U": (len(self.coef), c), "e": (c,)}
 
     def footprint(self, block_rows: int) -> Footprint:
         p, c = self.coef.shape
-        partial, work = 8 * (p * c + c + 1), strip_bytes(p, c) + 8 * 3 * p * (c + 1)
-        row_bytes, flops = 8 * (5 * c + 4), 4.0 * p * c
-        return block_footprint(
-            self.features, block_rows, flops=flops, row_bytes=row_bytes, partial_bytes=partial, work_bytes=work
-        )
+        work = strip_bytes(p, c) + 8 * 3 * p * (c + 1)
+        return self.block_cost(block_rows, flops=4.0 * p * c, row_bytes=8 * (5 * c + 4), work_bytes=work)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         known = self.targets.labelled_in(chunk)
@@ -214,7 +212,7 @@ class SoftmaxStatistic(Sums):
 
 
 @dataclass(frozen=True, eq=False)
-class LeverageSample:
+class LeverageSample(BlockStatistic, RowSample):
     """A sample of labelled rows: those with the smallest keys, by weight and by leverage.
 
     Accumulates `row` (k,), the ids, and `weight`, `leverage` and the `fold` that tests each row.
@@ -227,29 +225,17 @@ class LeverageSample:
     step: str  # description of the purpose, which identifies the sweep in a run
     folds: Folds | None = None  # sample only training rows of some fold; None: all
 
-    def zero(self) -> Accumulator:
-        return {name: np.zeros(0) for name in _NAMES}
+    def shapes(self) -> Shapes:
+        return dict.fromkeys(_NAMES, (2 * (self.size + 1),))
 
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        return self._smallest(a, b)
-
-    def _smallest(self, *totals: Accumulator) -> Accumulator:
-        """Keep the rows with the smallest keys: one more than `size`, for the inclusion probabilities."""
-        rows = {name: np.concatenate([total[name] for total in totals]) for name in _NAMES}
-        kept = self._ranks(rows) <= self.size
-        return {name: values[kept] for name, values in rows.items()}
+    def chosen(self, rows: Accumulator) -> Array:
+        """Return those with the smallest keys: one more than `size`, for the inclusion probabilities."""
+        return self._ranks(rows) <= self.size
 
     def footprint(self, block_rows: int) -> Footprint:
         p, q = self.projection.shape
-        kept = 2 * (self.size + 1) * len(_NAMES)
-        return block_footprint(
-            self.features,
-            block_rows,
-            flops=2.0 * p * q,
-            row_bytes=8 * (q + 4 * len(_NAMES)),
-            partial_bytes=8 * kept,
-            work_bytes=strip_bytes(p, q) + 8 * (2 * p * q + 3 * kept),
-        )
+        row_bytes, work = 8 * (q + 4 * len(_NAMES)), strip_bytes(p, q) + 16 * p * q + 3 * self.partial_bytes
+        return self.block_cost(block_rows, flops=2.0 * p * q, row_bytes=row_bytes, work_bytes=work)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         fold = np.full(len(chunk), -1) if self.folds is None else self.folds.of(chunk)
@@ -265,7 +251,7 @@ class LeverageSample:
                 row = chunk.start + np.arange(len(chunk))[block]
                 values = zip(_NAMES, (row, w, leverage, fold[block]), strict=True)
                 totals.append({name: np.asarray(column, np.float64)[w > 0] for name, column in values})
-        total.update(self._smallest(*totals))
+        total.update(self.keep(*totals))
 
     def sample(self, total: Accumulator) -> tuple[Array, Array, Array]:
         """Sample at most `size` rows; return their ids, rising, weights in the sub-sample, and folds, (k,) each."""

@@ -11,13 +11,14 @@ Shapes: p columns of the map, c targets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bigkernel.arrays import Array
 from bigkernel.kernels.blas import add_rows
-from bigkernel.statistics.moments import MomentStatistic
+from bigkernel.statistics.moments import GroupedBlocks
+from bigkernel.statistics.statistic import Shapes, add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
 
@@ -25,43 +26,34 @@ MOST_COLUMNS = 4096  # largest q: 134 MB per R, and 2 q² float64 flops per row
 
 
 @dataclass(frozen=True, eq=False)
-class QRStatistic(MomentStatistic):
-    """R of the labelled rows, with their `rows`, `n` = Σw, and `t`, `q` of the targets as in `MomentStatistic`.
+class QRStatistic(GroupedBlocks):
+    """R of the labelled rows, with their `rows`, `n` = Σw, and `t`, `q` of the targets as in moments.
 
     Blocks have the dtype of the (single) map; they are factored in float64.
     """
 
     @property
     def side(self) -> int:
-        return 1 + self.features.width + (self.targets.width if self.targets else 0)
+        """q, the number of rows and columns of R."""
+        return 1 + self.features.width + self.n_targets
 
-    def zero(self) -> Accumulator:
-        c, q = self.targets.width if self.targets else 0, self.side
-        shapes = {"rows": (1,), "n": (1,), "t": (1, c), "q": (1, c), "R": (q, q)}
-        return {name: np.zeros(shape) for name, shape in shapes.items()}
+    def shapes(self) -> Shapes:
+        return {**super().shapes(), "R": (self.side, self.side)}
 
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        R = add_rows(a["R"], b["R"], triangular=True)
-        return {name: R if name == "R" else a[name] + b[name] for name in a}
-
-    def merge_into(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """Merge into a new accumulator: triangles are not merged in place."""
-        return self.merge(a, b)
-
-    def finish(self, total: Accumulator) -> Accumulator:
-        """Return the total unchanged: R is complete."""
-        return total
+    def merge(self, a: Accumulator, b: Accumulator, *, consume: bool = False) -> Accumulator:
+        sums = {name: values for name, values in a.items() if name != "R"}
+        # the R factor of one triangle stacked on the other; all else are sums
+        return {**add(sums, b, consume=consume), "R": add_rows(a["R"], b["R"], triangular=True)}
 
     def footprint(self, block_rows: int) -> Footprint:
         p, q = self.features.width, self.side
-        return Footprint(
-            flops_per_row=self.features.cost.flops_per_row + 2 * q * q,
-            partial_bytes=8 * (q * q + 2 * (q - p) + 2),
-            work_bytes=self.features.cost.fixed_bytes
-            + block_rows * (self.features.cost.row_bytes + (self.wide - p) * self.features.dtype.itemsize + 16 * q)
-            + 8 * (3 * q * q + 64 * q),
-            shared_bytes=self.features.cost.fixed_bytes,
+        cost = self.block_cost(
+            block_rows,
+            flops=2 * q * q,
+            row_bytes=(self.wide - p) * self.features.dtype.itemsize + 16 * q,
+            work_bytes=8 * (3 * q * q + 64 * q),
         )
+        return replace(cost, shared_bytes=self.features.cost.fixed_bytes)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         p, q = self.features.width, self.side

@@ -14,8 +14,9 @@ import numpy as np
 
 from bigkernel.arrays import Array
 from bigkernel.statistics.blend import AnyPredictor
-from bigkernel.statistics.moments import Sums, Targets, add, weights_of
+from bigkernel.statistics.moments import Targets, weights_of
 from bigkernel.statistics.predictor import log_softmax
+from bigkernel.statistics.statistic import Shapes, Statistic, add
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
 
@@ -27,7 +28,7 @@ _OF_WORST = ("margin", "row", "truth", "guess")
 
 
 @dataclass(frozen=True, eq=False)
-class ScoreStatistic(Sums):
+class ScoreStatistic(Statistic):
     """Sums for the scores of a model; unlabelled rows are left out.
 
     For classes, accumulates `confusion` (c, c), true class by predicted class, and the sums of probability scores if
@@ -47,31 +48,31 @@ class ScoreStatistic(Sums):
     keep: int = 0  # k
     spread: Array | float = 1.0  # (c,) or a number above 0, the unit of residuals
 
-    def zero(self) -> Accumulator:
-        c = self.targets.width
+    def shapes(self) -> Shapes:
+        c, worst = self.targets.width, dict.fromkeys(_OF_WORST, (self.keep,)) if self.keep else {}
         if self.targets.classes is None:
-            total = {name: np.zeros(c) for name in ("n", "sse", "sae", "t", "q")}
-            total |= {"residuals": np.zeros((c, RESIDUAL_BINS))} if self.keep else {}
-        else:
-            shapes = {"confusion": (c, c), **(_OF_PROBABILITIES if self.predictor.logits else {})}
-            total = {name: np.zeros(shape) for name, shape in shapes.items()}
-        if self.keep:
-            total |= {name: np.full(self.keep, np.inf if name == "margin" else -1.0) for name in _OF_WORST}
-        return total
+            residuals = {"residuals": (c, RESIDUAL_BINS)} if self.keep else {}
+            return {**dict.fromkeys(("n", "sse", "sae", "t", "q"), (c,)), **residuals, **worst}
+        return {"confusion": (c, c), **(_OF_PROBABILITIES if self.predictor.logits else {}), **worst}
 
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        if "margin" not in a:
-            return add(a, b)
-        both = {name: np.concatenate([a[name], b[name]]) for name in _OF_WORST}
-        return {name: a[name] + b[name] for name in a if name not in _OF_WORST} | self._first(both)
+    def zero(self) -> Accumulator:
+        empty = {name: np.full(self.keep, np.inf if name == "margin" else -1.0) for name in _OF_WORST}
+        return super().zero() | (empty if self.keep else {})
+
+    def merge(self, a: Accumulator, b: Accumulator, *, consume: bool = False) -> Accumulator:
+        sums = add({name: values for name, values in a.items() if name not in _OF_WORST}, b, consume=consume)
+        if not self.keep:
+            return sums
+        # the worst rows do not add up: those of both, of which the worst are kept
+        return sums | self._first({name: np.concatenate([a[name], b[name]]) for name in _OF_WORST})
 
     def footprint(self, block_rows: int) -> Footprint:
         c, predictor = self.targets.width, self.predictor
         # per row: index, weight, values, truth and intermediate differences
         work = predictor.work_bytes(block_rows) + block_rows * 8 * (4 * c + 2 + predictor.logits * (3 * c + 5))
-        kept = 8 * (4 * self.keep + (c * RESIDUAL_BINS if self.targets.classes is None else 0)) if self.keep else 0
-        work += 2 * kept + 72 * block_rows if kept else 0  # per row: the sorted columns, twice
-        return Footprint(predictor.flops_per_row, 8 * (c * c + 5 * c + 3 * _BINS + 2) + kept, work)
+        # two copies of the worst rows, and per row the sorted columns, twice
+        work += 64 * self.keep + 72 * block_rows if self.keep else 0
+        return Footprint(predictor.flops_per_row, self.partial_bytes, work)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         for block in self.predictor.blocks_of(chunk, np.flatnonzero(self.targets.labelled_in(chunk))):

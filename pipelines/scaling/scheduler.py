@@ -30,7 +30,7 @@ from bigkernel.engine.preflight import wait_for_workers
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import StalledError
-from bigkernel.statistics.moments import add
+from bigkernel.statistics.statistic import Shapes, Statistic
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import Accumulator, Footprint
 from pipelines.shared.blank import Blank
@@ -51,26 +51,22 @@ _QUIET = {
 
 
 @dataclass(frozen=True)
-class Count:
+class Count(Statistic):
     """A statistic of eight bytes: the number of rows. It reports so many flops for each row."""
 
     flops_per_row: float = 1.0
 
-    def zero(self) -> Accumulator:
-        """Return the count of no rows."""
-        return {"rows": np.zeros(1)}
+    def shapes(self) -> Shapes:
+        """Return the shape of the count."""
+        return {"rows": (1,)}
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         """Add the rows of a chunk."""
         total["rows"] += len(chunk)
 
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """Return a + b."""
-        return add(a, b)
-
     def footprint(self, block_rows: int) -> Footprint:
         """Return eight bytes and the reported flops."""
-        return Footprint(self.flops_per_row, 8, 8)
+        return Footprint(self.flops_per_row, self.partial_bytes, 8)
 
 
 @dataclass(frozen=True)

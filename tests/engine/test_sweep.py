@@ -272,9 +272,9 @@ def test_threads_begin_the_next_segments_before_partials_are_merged(monkeypatch)
                 all_begun.set()
             return super().zero()
 
-        def merge(self, a, b):
+        def merge(self, a, b, **how):
             waited.append(all_begun.wait(60))
-            return super().merge(a, b)
+            return super().merge(a, b, **how)
 
     begun, waited, all_begun = [], [], threading.Event()
     monkeypatch.setattr("bigkernel.engine.sweep.processors", lambda: 2)

@@ -17,7 +17,7 @@ import numpy as np
 from distributed import LocalCluster
 
 from bigkernel.data import zarr_arrays
-from bigkernel.statistics.moments import add
+from bigkernel.statistics.statistic import Statistic
 from bigkernel.streaming.plan import Footprint
 
 
@@ -209,14 +209,14 @@ class Both:
 
 
 @dataclass(frozen=True)
-class Sums:
+class Sums(Statistic):
     """Σx per column, and the number of rows; `act` is called with every chunk."""
 
     width: int
     act: Any = None
 
-    def zero(self):
-        return {"sum": np.zeros(self.width), "rows": np.zeros(1)}
+    def shapes(self):
+        return {"sum": (self.width,), "rows": (1,)}
 
     def update(self, total, chunk):
         if self.act is not None:
@@ -225,11 +225,8 @@ class Sums:
             total["sum"] += chunk.load(block, self.width, np.float64).sum(axis=0)
         total["rows"] += len(chunk)
 
-    def merge(self, a, b):
-        return add(a, b)
-
     def footprint(self, block_rows):
-        return Footprint(float(self.width), 8 * (self.width + 1), 8 * block_rows * self.width)
+        return Footprint(float(self.width), self.partial_bytes, 8 * block_rows * self.width)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import DataError
 from bigkernel.events.job import SegmentDone, observe
-from bigkernel.statistics.moments import add
+from bigkernel.statistics.statistic import Statistic
 from bigkernel.streaming.plan import Footprint, ancestors_of, leaf
 
 CHUNK_ROWS = 64  # 1,024 bytes of two columns: the smallest chunk
@@ -40,22 +40,19 @@ class ViolationError(AssertionError):
 
 
 @dataclass(frozen=True)
-class Sum:
+class Sum(Statistic):
     """Σx, which shows the order of its terms."""
 
     computed: Any = None  # collects the first row of each segment
 
-    def zero(self):
-        return {"sum": np.zeros(2)}
+    def shapes(self):
+        return {"sum": (2,)}
 
     def update(self, total, chunk):
         if self.computed is not None:
             self.computed.append(chunk.start)
         for block in chunk.blocks():
             total["sum"] += chunk.load(block, 2, np.float64).sum(axis=0)
-
-    def merge(self, a, b):
-        return add(a, b)
 
     def footprint(self, block_rows):
         return Footprint(1.0, 16, 16)
@@ -80,7 +77,7 @@ def _read_group(path, kind):
     for name, array in manifest.arrays.items():
         if zarr_arrays.chunks_digest(Path(path, name))[0] != array.chunks:
             raise DataError(f"{path}/{name}: other chunks than those that were published")
-        arrays[name] = np.frombuffer(Path(path, name, "0").read_bytes())
+        arrays[name] = np.frombuffer(bytearray(Path(path, name, "0").read_bytes()))  # may be written, as those of zarr
     return arrays, {}
 
 

@@ -35,8 +35,9 @@ from bigkernel.solvers.conjugate_gradients import (
     factor_sample,
     preconditioner_itemsize,
 )
-from bigkernel.statistics.moments import MomentStatistic, Statistic, Targets
+from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.statistics.products import LeverageSample, ProductStatistic
+from bigkernel.statistics.statistic import Statistic
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.folds import ColumnFolds, Folds
 from bigkernel.streaming.plan import Accumulator

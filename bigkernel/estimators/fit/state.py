@@ -23,8 +23,9 @@ from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.blend import Blend
 from bigkernel.statistics.domain_cells import Cells
 from bigkernel.statistics.held_out import FOLDS
-from bigkernel.statistics.moments import Moments, add, uncentre, unshift_targets
+from bigkernel.statistics.moments import Moments, uncentre, unshift_targets
 from bigkernel.statistics.predictor import Calibration
+from bigkernel.statistics.statistic import add
 from bigkernel.streaming.plan import Accumulator
 
 Report = dict[str, object]  # figures as plain data

@@ -33,8 +33,9 @@ from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.models.file import LIMIT_BYTES, Packing, opened, require, unpack, write_file
 from bigkernel.models.predictor import kind_of
 from bigkernel.statistics.blend import Member
-from bigkernel.statistics.moments import Targets, add
+from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor as Expansion
+from bigkernel.statistics.statistic import Shapes, Statistic
 from bigkernel.streaming.chunk import Chunk
 from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
@@ -117,7 +118,7 @@ class LeafNumbers(Source):
 
 
 @dataclass(frozen=True, eq=False)
-class LeafFits:
+class LeafFits(Statistic):
     """A statistic that fits leaves, given by number, and writes their models; accumulates the number of `leaves`."""
 
     source: LeafRows
@@ -130,15 +131,12 @@ class LeafFits:
     fit_flops: float  # of a leaf, on average
     spread: bool = False  # whether models keep what standard deviations need
 
-    def zero(self) -> Accumulator:
-        return {"leaves": np.zeros(1)}
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        return add(a, b)
+    def shapes(self) -> Shapes:
+        return {"leaves": (1,)}
 
     def footprint(self, block_rows: int) -> Footprint:
         shared = self.module_bytes
-        return Footprint(self.fit_flops, 8, self.fit_bytes + shared, shared_bytes=shared)
+        return Footprint(self.fit_flops, self.partial_bytes, self.fit_bytes + shared, shared_bytes=shared)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         for leaf in range(chunk.start, chunk.start + len(chunk)):
