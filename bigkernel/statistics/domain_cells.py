@@ -93,12 +93,9 @@ class Cells:
 
 @dataclass(frozen=True, eq=False)
 class CellTargets(Targets):
-    """Targets in which NaN too means unlabelled, as in `cells` of the same classes."""
+    """The classes of `cells` as targets; both take −1, unless it is a class, and NaN as unlabelled."""
 
     cells: Cells = field(kw_only=True)
-
-    def labelled(self, y: Array, start: int) -> Array:
-        return super().labelled(np.where(np.isnan(y), -1, y) if y.dtype.kind == "f" else y, start)
 
 
 def cell_targets(cells: Cells) -> CellTargets:

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
 from bigkernel.kernels.functions import Gaussian
-from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells, CellSums
+from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells, CellSums, cell_targets
 from bigkernel.statistics.moments import uncentre
 from bigkernel.streaming.chunk import Chunk
 
@@ -104,3 +104,12 @@ def test_a_missing_column_is_named(column, message):
 def test_more_cells_than_can_be_columns_are_refused():
     with pytest.raises(DataError, match=r"1,000 domains of 10 classes .* give 11,000 cells, more than 4,096"):
         Cells(np.arange(1000), np.arange(10))
+
+
+@pytest.mark.parametrize("classes", [CLASSES, np.array([-1, 2])])
+def test_cells_and_their_targets_agree_on_which_rows_are_unlabelled(classes):
+    y = np.where(np.arange(N) % 4 == 0, np.nan, rng.choice([-1.0, 2.0], N))
+    cells = Cells(None, classes)
+    labelled = cell_targets(cells).labelled(y, 0)
+    assert_array_equal(labelled, cells.label(Chunk(X, y=y)) < len(classes))
+    assert_array_equal(labelled, np.isin(y, classes))  # NaN is unlabelled, also where −1 is a class
