@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -129,11 +128,10 @@ class Blend(BlockPredictor):
 
     shares: Tree | Everywhere
     members: tuple[Member, ...]
-    classes: Array | None = None  # (c,) sorted labels, or None for numbers
+    classes: Array | None = None  # (c,) sorted labels, or None for numbers; class weights are those of the members
 
     @property
     def width(self) -> int:
-        """c, the number of columns of the values."""
         return self.members[0].predictor.width
 
     @property
@@ -151,22 +149,12 @@ class Blend(BlockPredictor):
         """Whether softmax of the values gives class probabilities."""
         return any(member.predictor.logits for member in self.members)
 
-    @property
-    def log_weights(self) -> None:
-        """None: class weights are those of the fits of the members."""
-        return None
-
     def sliced(self) -> Blend:
         """Return a blend whose members read many landmarks in slices."""
         return replace(self, members=tuple(replace(one, predictor=one.predictor.sliced()) for one in self.members))
 
-    def logits_of(self, values: Array) -> Array:
-        """Return the logits of the class probabilities, from values (n, c)."""
-        return values
-
     @property
     def flops_per_row(self) -> float:
-        """Floating-point operations per row, about."""
         each = [
             member.predictor.flops_per_row + map_costs(member.row_maps, self.n_features, 8).flops_per_row
             for member in self.members
@@ -195,12 +183,10 @@ class Blend(BlockPredictor):
         return 2 * self.n_features + 2 * widest + 3 * self.width + 4
 
     def prepare(self) -> None:
-        """Prepare landmarks and coefficients once, also if several threads call this at the same time."""
         for member in self.members:
             member.predictor.prepare()
 
     def fill(self, chunk: Chunk, block: Index, out: Array) -> None:
-        """Write f of rows of the chunk into out (b, c) float64."""
         x = chunk.load(block, self.n_features, np.float64)
         inner = Workspace(seconds=chunk.work.seconds)
         out[...] = 0
@@ -242,17 +228,13 @@ class Deviations(BlockPredictor):
     """The values of a model with a spread, and the standard deviations of observations, side by side, (n, 2c)."""
 
     model: Predictor | Blend
-    classes: ClassVar[None] = None
-    log_weights: ClassVar[None] = None
 
     @property
     def width(self) -> int:
-        """2c."""
         return 2 * self.model.width
 
     @property
     def flops_per_row(self) -> float:
-        """Floating-point operations per row."""
         return self.model.flops_per_row + self.model.spread_cost.flops_per_row
 
     def work_bytes(self, block_rows: int) -> int:
@@ -267,7 +249,6 @@ class Deviations(BlockPredictor):
         return max(1, _SPREAD_BYTES // self.model.spread_cost.row_bytes)
 
     def prepare(self) -> None:
-        """Prepare the model once, also if several threads call this at the same time."""
         self.model.prepare()
 
     def fill(self, chunk: Chunk, block: Index, out: Array) -> None:

@@ -41,6 +41,9 @@ _LIMITED_FLOPS = 2**22  # that are worth the time of a limit, 50 µs
 class BlockPredictor(WithoutCaches, ABC):
     """Base of what predicts f of chunks, block by block."""
 
+    classes: Array | None = None  # (c,) labels, or None for numbers
+    log_weights: Array | None = None  # (c,) logarithms of class weights; None: no weights
+
     @property
     @abstractmethod
     def width(self) -> int:
@@ -62,6 +65,10 @@ class BlockPredictor(WithoutCaches, ABC):
     def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:
         """Return rows of the chunk, all or those of `index`, in the blocks that `fill` takes."""
         return chunk.blocks(index)
+
+    def logits_of(self, values: Array) -> Array:
+        """Return the logits of the class probabilities, from values (n, c)."""
+        return values if self.log_weights is None else values - self.log_weights
 
     def values(self, chunk: Chunk) -> Array:
         """Compute f of every row of the chunk, (n, c) float64; as many blocks side by side as BLAS has threads."""
@@ -134,7 +141,6 @@ class Predictor(BlockPredictor):
 
     @property
     def width(self) -> int:
-        """c, the number of columns of the values."""
         return int(self.coef.shape[1])
 
     @property
@@ -147,13 +153,8 @@ class Predictor(BlockPredictor):
         """p, the number of columns of the features."""
         return int(self.features.width)
 
-    def logits_of(self, values: Array) -> Array:
-        """Return the logits of the class probabilities, from values (n, c)."""
-        return values if self.log_weights is None else values - self.log_weights
-
     @property
     def flops_per_row(self) -> float:
-        """Floating-point operations per row."""
         return self.features.cost.flops_per_row + 2.0 * self.features.width * len(self.intercept)
 
     @property
@@ -171,7 +172,6 @@ class Predictor(BlockPredictor):
         return np.asarray(self.coef.astype(self.features.dtype))
 
     def prepare(self) -> None:
-        """Prepare landmarks and coefficients once, also if several threads call this at the same time."""
         if "weights" not in self.__dict__:
             with _PREPARING:
                 if isinstance(self.features, LandmarkMap):
@@ -187,7 +187,6 @@ class Predictor(BlockPredictor):
         return max(_TILE_BYTES // max(1, self.features.cost.row_bytes), 2 * self.n_features)
 
     def fill(self, chunk: Chunk, block: Index, out: Array) -> None:
-        """Write f of rows of the chunk into out (b, c) float64, one slice of columns after another."""
         out[...] = self.intercept
         for columns, phi in self.features.slices(chunk, block):
             with chunk.work.stage("predict"):
