@@ -31,7 +31,7 @@ from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.kept_blocks import KeptMap, SolverMap
 from bigkernel.solvers.conjugate_gradients import driver_bytes
-from bigkernel.solvers.logistic import Bound, Point, descend
+from bigkernel.solvers.logistic import HessianBound, Point, descend
 from bigkernel.solvers.penalty_grid import SolveSettings
 from bigkernel.solvers.ridge import factorize
 from bigkernel.solvers.whitening import Reduced, Whitening, reduce_and_centre
@@ -43,7 +43,7 @@ _EXPECTED = 60  # sweeps of a fit
 
 
 @dataclass(frozen=True, eq=False)
-class _Bound(Bound):
+class _Bound(HessianBound):
     """A bound whose solves break down with advice."""
 
     method: LogisticMethod
@@ -76,7 +76,7 @@ class _System:
     alpha: float
     seconds: list[float] = field(default_factory=list)
 
-    def bound(self) -> Bound:
+    def bound(self) -> HessianBound:
         """Factor the bound of the Hessian."""
         rows, condition = float(self.problem.statistics["rows"].sum()), self.whitening.condition
         with solving(self.method):
@@ -194,7 +194,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
             emit(Note(f"{said} (tol={self.tol:g})"))
             if len(shares) > self.max_iter:
                 break
-        if not (end.known and shares[-1] <= self.tol):
+        if not (end.certain and shares[-1] <= self.tol):
             warnings.warn(
                 f"stopped after {len(shares) - 1} steps with a relative excess of the objective of about "
                 f"{shares[-1]:.1g}, not known to be below tol={self.tol:g}: increase max_iter, or use a larger alpha",

@@ -106,11 +106,11 @@ class Kernel:
                 f"{X.shape[1]} and {other.shape[1]}"
             )
         dtype = np.float32 if X.dtype == other.dtype == np.float32 else np.float64
-        bound = self.resolve(other).bind(other, dtype)
+        prepared = self.resolve(other).bind(other, dtype)
         if Z is not None:
-            return bound.values(X, len(other))
-        gram = bound.gram()
-        return _symmetrize(bound.values(X, len(X))) if gram is None else gram
+            return prepared.values(X, len(other))
+        gram = prepared.gram()
+        return _symmetrize(prepared.values(X, len(X))) if gram is None else gram
 
     def diag(self, X: Array) -> Array:
         """Compute k(x, x) for every row, shape (n,): 1 for kernels of the distance."""
@@ -366,20 +366,20 @@ class _PreparedTerms(PreparedLandmarks):
 
     @property
     def nbytes(self) -> int:
-        return sum(bound.nbytes for bound, _ in self.terms)
+        return sum(prepared.nbytes for prepared, _ in self.terms)
 
     def spare_bytes(self, columns: int) -> int:
         """Return the bytes of some rows of a term and of its own buffers."""
         rows = _TERM_ROWS * (columns + self.n_features + 2) * self.dtype.itemsize
-        return rows + max(bound.spare_bytes(columns) for bound, _ in self.terms)
+        return rows + max(prepared.spare_bytes(columns) for prepared, _ in self.terms)
 
     def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
         """Write k of rows and `some` landmarks into out (b, s), some rows at a time so that a term stays small."""
         x = rows[:, : self.n_features]
         for start in range(0, len(out), _TERM_ROWS):
             strip = slice(start, start + _TERM_ROWS)
-            for number, (bound, columns) in enumerate(self.terms):
-                value = bound.values(x[strip] if columns is None else x[strip, columns], out.shape[1], some)
+            for number, (prepared, columns) in enumerate(self.terms):
+                value = prepared.values(x[strip] if columns is None else x[strip, columns], out.shape[1], some)
                 if number:
                     self.join(out[strip], value, out=out[strip])
                 else:

@@ -154,7 +154,7 @@ class LandmarkMap(_AtLandmarks, SingleMap):
     shift: Array | None = None  # (m,) subtracted from every row of the block; see `centre_of`
 
     @cached_property
-    def bound(self) -> PreparedLandmarks:
+    def prepared(self) -> PreparedLandmarks:
         """Landmarks prepared for blocks, once per process."""
         return self.kernel.bind(self.landmarks, self.dtype)
 
@@ -172,16 +172,16 @@ class LandmarkMap(_AtLandmarks, SingleMap):
         return np.concatenate(diagonal)
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
-        rows = chunk.load(block, len(self.bound.weights), self.dtype)
+        rows = chunk.load(block, len(self.prepared.weights), self.dtype)
         out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
         with chunk.work.stage("block"):
-            self.bound.place(rows)
-            self.bound.multiply(rows, out[:, : self.width])
+            self.prepared.place(rows)
+            self.prepared.multiply(rows, out[:, : self.width])
         with chunk.work.stage("exp"):
             out[:, self.width :] = 0  # defined values for passes over whole rows
             shift = None if self.shift is None else np.append(self.shift, np.zeros(spare, self.dtype))
             for strip in strips(out):
-                self.bound.value(out[strip])
+                self.prepared.value(out[strip])
                 if shift is not None:
                     np.subtract(out[strip], shift, out=out[strip])
         return out
@@ -221,7 +221,7 @@ class LandmarkFamily(_AtLandmarks):
         return len(self.kernels)
 
     @cached_property
-    def bound(self) -> PreparedLandmarks:
+    def prepared(self) -> PreparedLandmarks:
         """Landmarks prepared for the shared argument, that of the narrowest kernel."""
         narrowest = self.kernels[int(np.argmax(self.scales))]
         return narrowest.bind(self.landmarks, self.dtype, touching=any(kernel.kinked for kernel in self.kernels))
@@ -241,11 +241,11 @@ class LandmarkFamily(_AtLandmarks):
         return None if self.shifts is None else self.shifts[place]
 
     def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
-        rows = chunk.load(block, len(self.bound.weights), self.dtype)
+        rows = chunk.load(block, len(self.prepared.weights), self.dtype)
         shared = chunk.work.buffer("argument", (rows.shape[0], self.width), self.dtype)
         with chunk.work.stage("block"):
-            self.bound.place(rows)
-            self.bound.multiply(rows, shared)
+            self.prepared.place(rows)
+            self.prepared.multiply(rows, shared)
         for place, (kernel, scale) in enumerate(zip(self.kernels, self.scales, strict=True)):
             out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
             with chunk.work.stage("exp"):
@@ -264,44 +264,44 @@ class LandmarkSlices:
     """φ(x) = k(x, Z) in slices of its columns."""
 
     kernel: Kernel  # resolved: every parameter a number
-    bound: PreparedLandmarks  # Z prepared for blocks
+    prepared: PreparedLandmarks  # Z prepared for blocks
     width: int  # m
     slice_width: int  # s, of all slices but the last
 
     @property
     def n_features(self) -> int:
         """Number of features of a row, d."""
-        return self.bound.n_features
+        return self.prepared.n_features
 
     @property
     def dtype(self) -> DType:
         """float32 or float64: dtype of the blocks."""
-        return self.bound.dtype
+        return self.prepared.dtype
 
     @property
     def cost(self) -> MapCost:
         """Cost as in `FeatureMap`, with a quarter of the prepared landmarks more while they are received."""
-        flops = 2.0 * self.width * self.bound.n_features * self.kernel.leaves
-        held = self.bound.nbytes * 5 // 4 + self.bound.spare_bytes(self.slice_width) + PACKED_BYTES + UFUNC_BYTES
-        return MapCost(flops, (self.slice_width + len(self.bound.weights)) * self.dtype.itemsize, held)
+        flops = 2.0 * self.width * self.prepared.n_features * self.kernel.leaves
+        held = self.prepared.nbytes * 5 // 4 + self.prepared.spare_bytes(self.slice_width) + PACKED_BYTES + UFUNC_BYTES
+        return MapCost(flops, (self.slice_width + len(self.prepared.weights)) * self.dtype.itemsize, held)
 
     def slices(self, chunk: Chunk, block: slice | Array) -> Iterator[tuple[slice, Array]]:
         """Yield columns and the values (b, s) of rows of the chunk in them.
 
         The buffer belongs to the chunk and is valid until the next slice.
         """
-        rows, s = chunk.load(block, len(self.bound.weights), self.dtype), self.slice_width
+        rows, s = chunk.load(block, len(self.prepared.weights), self.dtype), self.slice_width
         with chunk.work.stage("block"):
-            self.bound.place(rows)
+            self.prepared.place(rows)
         for first in range(0, self.width, s):
             columns = slice(first, min(first + s, self.width))
             shape = rows.shape[0], columns.stop - columns.start
             out = chunk.work.buffer("block", (shape[0] * shape[1],), self.dtype).reshape(shape)
             with chunk.work.stage("block"):
-                self.bound.multiply(rows, out, columns)
+                self.prepared.multiply(rows, out, columns)
             with chunk.work.stage("exp"):
                 for strip in strips(out):
-                    self.bound.value(out[strip])
+                    self.prepared.value(out[strip])
             yield columns, out
 
 
@@ -316,7 +316,7 @@ def slice_map(features: Map) -> Map | LandmarkSlices:
     if slices == 1 and features.landmarks.nbytes <= PREPARED_BYTES:
         return features
     width = -(-features.width // slices)
-    return LandmarkSlices(features.kernel, features.bound, features.width, width)
+    return LandmarkSlices(features.kernel, features.prepared, features.width, width)
 
 
 def centre_of(kernel: Kernel, landmarks: Array, dtype: DTypeLike) -> Array:

@@ -64,17 +64,13 @@ BLOCKS = BlockStore()
 
 @dataclass(frozen=True, eq=False)
 class KeptMap(SingleMap):
-    """A map whose blocks are kept as far as the process has room; with a shift, which is subtracted afterwards.
-
-    Attributes
-    ----------
-    owner : of the blocks: a fit, whose sweeps of the same rows share them
-    reserved_bytes : memory of the driver that the solver needs itself
-    """
+    """A map whose blocks are kept as far as the process has room; with a shift, which is subtracted afterwards."""
 
     features: BlockMap  # without a shift
     shift: Array | None = None  # (p,)
+    # of the blocks: a fit, whose sweeps of the same rows share them
     owner: str = field(default_factory=lambda: uuid.uuid4().hex, metadata=NOT_COMPARED)
+    # memory of the driver that the solver needs itself
     reserved_bytes: int = field(default=0, metadata=NOT_COMPARED)
 
     @property

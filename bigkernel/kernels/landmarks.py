@@ -142,11 +142,11 @@ def rp_cholesky(
         fresh = proposed[accepted]
         if not len(fresh):
             continue
-        known = F[fresh, :k]
+        before = F[fresh, :k]
         for start in range(0, len(X), _STRIP_ROWS):
             rows = slice(start, start + _STRIP_ROWS)
             # the columns of K − FFᵀ at the accepted rows are GLᵀ
-            column = _subtract_product(kernel(X[rows], X[fresh]), F[rows, :k], known)
+            column = _subtract_product(kernel(X[rows], X[fresh]), F[rows, :k], before)
             G = linalg.solve_triangular(L, column.T, lower=True, check_finite=False, overwrite_b=True).T
             F[rows, k : k + len(fresh)] = G
             left[rows] -= np.einsum("ij,ij->i", G, G)

@@ -129,10 +129,10 @@ class SourceTargetStatistic(MomentStatistic):
         values = chunk.work.buffer("anchored", (len(at), exact.width), np.float64)
         for strip in strips(values):
             own = 1.0 if kernel.of_distance else exact.diagonal(chunk, at[strip])
-            rows = chunk.load(at[strip], len(exact.bound.weights), exact.dtype)
-            exact.bound.place(rows)
-            exact.bound.multiply(rows, values[strip])
-            exact.bound.value(values[strip])
+            rows = chunk.load(at[strip], len(exact.prepared.weights), exact.dtype)
+            exact.prepared.place(rows)
+            exact.prepared.multiply(rows, values[strip])
+            exact.prepared.value(values[strip])
             places[strip], weights[strip] = anchor_weights(values[strip], of_landmarks, self.neighbours, of_rows=own)
         return places, weights
 

@@ -172,18 +172,11 @@ class SampleFactor:
 
 @dataclass(frozen=True, eq=False)
 class FalkonFactor:
-    """P = (n/m) Tᵀ(TTᵀ + (αm/n)I)T with K = TᵀT.
+    """P = (n/m) Tᵀ(TTᵀ + (αm/n)I)T with K = TᵀT."""
 
-    Attributes
-    ----------
-    factors : (m, m); below the diagonal and on it L with LLᵀ = TTᵀ + (αm/n)I, above it T
-    diagonal : (m,) of T
-    ratio : n/m
-    """
-
-    factors: Array
-    diagonal: Array
-    ratio: float
+    factors: Array  # (m, m): L with LLᵀ = TTᵀ + (αm/n)I below the diagonal and on it, T above it
+    diagonal: Array  # (m,) of T
+    ratio: float  # n/m
     jitter: float
     floor: float = 0.0
     rows: int = 0
@@ -214,7 +207,7 @@ class FalkonFactor:
             self.factors[places] = own
 
 
-Factor = SampleFactor | FalkonFactor
+PreconditionerFactor = SampleFactor | FalkonFactor
 
 
 class WithoutLandmarks:
@@ -224,7 +217,7 @@ class WithoutLandmarks:
     between those of P⁻¹A.
     """
 
-    def __init__(self, factor: Factor, left_out: Array) -> None:
+    def __init__(self, factor: PreconditionerFactor, left_out: Array) -> None:
         self._factor, self._left_out = factor, left_out  # J, (j,)
         matrix = factor.lower if isinstance(factor, SampleFactor) else factor.factors
         unit = np.zeros((len(matrix), len(left_out)))
@@ -247,27 +240,17 @@ class WithoutLandmarks:
 
 @dataclass(frozen=True, eq=False)
 class Preconditioner:
-    """A factor for the columns of each decade of penalties.
+    """A factor for the columns of each decade of penalties."""
 
-    Attributes
-    ----------
-    factors : one per decade
-    which : (columns,) index of the factor of each column
-    least : (columns,) estimates of the smallest eigenvalue of P⁻¹A
-    lost : (columns,) estimated number of directions lost to rounding
-    folds : (columns,) index in `left_out` of each column
-    left_out : landmarks that are left out of a fold
-    """
-
-    factors: Sequence[Factor]
-    which: Array
-    least: Array
-    lost: Array
-    folds: Array
-    left_out: Sequence[Array]
+    factors: Sequence[PreconditionerFactor]  # one per decade
+    which: Array  # (columns,) index of the factor of each column
+    least: Array  # (columns,) estimates of the smallest eigenvalue of P⁻¹A
+    lost: Array  # (columns,) estimated number of directions lost to rounding
+    folds: Array  # (columns,) index in `left_out` of each column
+    left_out: Sequence[Array]  # landmarks that are left out of a fold
 
     @cached_property
-    def _solvers(self) -> dict[tuple[int, int], Factor | WithoutLandmarks]:
+    def _solvers(self) -> dict[tuple[int, int], PreconditionerFactor | WithoutLandmarks]:
         """What solves the columns of each factor and fold."""
         return {
             (number, fold): WithoutLandmarks(factor, landmarks) if len(landmarks) else factor
@@ -327,7 +310,7 @@ def factor_core(K: Array, alpha: float, n: float, *, intercept: bool = False) ->
     return FalkonFactor(K, diagonal, ratio, jitter)
 
 
-def estimate_trace(P: Factor, width: int, times: Callable[[Array], Array]) -> float:
+def estimate_trace(P: PreconditionerFactor, width: int, times: Callable[[Array], Array]) -> float:
     """Estimate tr P⁻¹F from vectors of random signs (Hutchinson 1989); `times` gives FR of R (m, c)."""
     signs = np.random.RandomState(0).choice([-1.0, 1.0], size=(width, _PROBES))
     return float((P.solve(signs) * times(signs)).sum()) / _PROBES
@@ -352,27 +335,16 @@ def _factor_in_place(A: Array, *, lower: bool) -> float:
 
 @dataclass(frozen=True, eq=False)
 class CGState:
-    """The state between two steps.
+    """The state between two steps."""
 
-    Attributes
-    ----------
-    coef : v, (m, c)
-    residual : r = C − Av, (m, c)
-    direction : p, (m, c)
-    rho : ρ = ⟨r, P⁻¹r⟩, (c,)
-    ritz : θ, the smallest Ritz value so far, (c,)
-    stalled : (c,) columns in which rounding allows no further progress
-    decrease : of the objective by the last step, (c,) (Hestenes & Stiefel 1952)
-    eta, beta : of the steps so far, (k, c)
-    """
-
-    coef: Array
-    residual: Array
-    direction: Array
-    rho: Array
-    ritz: Array
-    stalled: Array
-    decrease: Array
+    coef: Array  # v, (m, c)
+    residual: Array  # r = C − Av, (m, c)
+    direction: Array  # p, (m, c)
+    rho: Array  # ρ = ⟨r, P⁻¹r⟩, (c,)
+    ritz: Array  # θ, the smallest Ritz value so far, (c,)
+    stalled: Array  # (c,) columns in which rounding allows no further progress
+    decrease: Array  # of the objective by the last step, (c,) (Hestenes & Stiefel 1952)
+    # η and β of the steps so far, (k, c)
     eta: Array
     beta: Array
 
@@ -387,14 +359,7 @@ class CGState:
 
 
 def start_cg(coef: Array, residual: Array, solve: Callable[[Array], Array], ritz: Array) -> CGState:
-    """Return the state before the first step from v.
-
-    Parameters
-    ----------
-    coef, residual : v and C − Av, (m, c)
-    solve : gives P⁻¹R of R (m, c)
-    ritz : estimates of the smallest eigenvalue of P⁻¹A, (c,)
-    """
+    """Return the state before the first step from v; `solve` gives P⁻¹R of R (m, c)."""
     z, c = solve(residual), coef.shape[1]
     # ρ of an exact P⁻¹ is never below 0, but rounding can make it so
     rho, none = np.maximum(_inner(residual, z), 0), np.zeros((0, c))

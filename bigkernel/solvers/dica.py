@@ -40,11 +40,11 @@ class Components:
     eigenvalues: Array  # γ (c,), falling; the variance of each component over the training rows
     # distributional variance tr R of the features and of the components, and its share of the total variance
     variance: dict[str, float]
-    rounding: float = 0.0  # of the moments; see `principal_spread`
+    rounding: float = 0.0  # of the moments; see `principal_scatter`
 
 
 @dataclass(frozen=True)
-class Spread:
+class PrincipalScatter:
     """All rows in the centred coordinates of their principal axes: n = Σ w and S = Σ w φφᵀ = diag(values)."""
 
     n: float  # Σ w
@@ -54,7 +54,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Labels:
+class ClassSums:
     """C = ΦᵀY (p, k) and YᵀY (k, k), centred over the labelled rows, whose Σ w is n."""
 
     n: float
@@ -69,13 +69,13 @@ class Labels:
         return np.asarray(self.C @ (vectors[:, kept] / np.sqrt(total[kept])))
 
 
-def one_hot_labels(sums: Array, weights: Array) -> Labels:
+def one_hot_labels(sums: Array, weights: Array) -> ClassSums:
     """Centre the sums Σ w φ (p, k) and Σ w (k,) of the labelled rows of each class."""
     n = float(weights.sum())
     if not n > 0:
         raise DataError("y: expected a labelled row with a positive weight, found none")
     C = sums - np.outer(sums.sum(axis=1) / n, weights)
-    return Labels(n, C, np.diag(weights) - np.outer(weights, weights) / n)
+    return ClassSums(n, C, np.diag(weights) - np.outer(weights, weights) / n)
 
 
 def between_domains(sums: Array, weights: Array) -> Array:
@@ -85,31 +85,33 @@ def between_domains(sums: Array, weights: Array) -> Array:
     return np.asarray((centres - centres.mean(axis=1, keepdims=True)) / np.sqrt(present.sum()))
 
 
-def principal_spread(n: float, S: Array, between: Array) -> tuple[Spread, Array]:
-    """Compute the principal axes (p, p) of centred rows, and the spread of the rows in their coordinates.
+def principal_scatter(n: float, S: Array, between: Array) -> tuple[PrincipalScatter, Array]:
+    """Compute the principal axes (p, p) of centred rows, and the scatter of the rows in their coordinates.
 
     The rounding ν of the moments is estimated by negative eigenvalues of S; eigenvalues count as at least ν/4, as in
     `ridge.factorize`.
     """
     values, V = linalg.eigh(S, driver="evd")
     rounding = max(-float(values.min(initial=0.0)), 0.0)
-    return Spread(n, np.maximum(values, rounding / 4), V.T @ between, rounding), V
+    return PrincipalScatter(n, np.maximum(values, rounding / 4), V.T @ between, rounding), V
 
 
-def solve_udica(spread: Spread, alpha: float, count: int) -> tuple[Array, Array]:
+def solve_udica(scatter: PrincipalScatter, alpha: float, count: int) -> tuple[Array, Array]:
     """Solve UDICA for directions w (p, c) and eigenvalues (c,)."""
     # w = Λ^{1/2}u: (1/n) Λ²u = γ (Λ^{1/2}RΛ^{1/2} + Λ + λI) u
-    half = np.sqrt(spread.values)
-    right = _penalty_matrix(np.diag(spread.values), half[:, None] * spread.between, alpha)
-    eigenvalues, u = _largest(np.diag(spread.values**2 / spread.n), right, count)
+    half = np.sqrt(scatter.values)
+    right = _penalty_matrix(np.diag(scatter.values), half[:, None] * scatter.between, alpha)
+    eigenvalues, u = _largest(np.diag(scatter.values**2 / scatter.n), right, count)
     return half[:, None] * u, eigenvalues
 
 
-def solve_dica(spread: Spread, labels: Labels, alpha: float, epsilon: float, count: int) -> tuple[Array, Array]:
+def solve_dica(
+    scatter: PrincipalScatter, labels: ClassSums, alpha: float, epsilon: float, count: int
+) -> tuple[Array, Array]:
     """Solve DICA for directions w (p, c) and eigenvalues (c,), at most one less than there are classes."""
     # w = D⁻¹E h with M = EEᵀ, D = Λ(R + I) + λI: (1/n_l) EᵀΛD⁻¹E h = γ h
-    E, S = labels.root(epsilon), spread.values[:, None]
-    solved = linalg.solve((S * spread.between) @ spread.between.T + np.diag(spread.values + alpha), E)
+    E, S = labels.root(epsilon), scatter.values[:, None]
+    solved = linalg.solve((S * scatter.between) @ scatter.between.T + np.diag(scatter.values + alpha), E)
     eigenvalues, H = linalg.eig(E.T @ (S * solved) / labels.n)
     w = solved @ H
     return _real(eigenvalues, w, np.einsum("ij,ij->j", w, S * w), count)
@@ -137,20 +139,20 @@ def landmark_components(
     sums, n = CellSums.of(total, cells), float(everything.n)
     mean, (by_domain, weights) = everything.s / n, sums.by_domain()
     between = between_domains(whitening.reduce(by_domain), weights)
-    spread, V = principal_spread(n, everything.G - n * np.outer(mean, mean), np.sqrt(invariance) * between)
+    scatter, V = principal_scatter(n, everything.G - n * np.outer(mean, mean), np.sqrt(invariance) * between)
     if epsilon is not None:
         of_class, class_weights = sums.by_class()
         labels = one_hot_labels(V.T @ whitening.reduce(of_class), class_weights)
-        w, eigenvalues = solve_dica(spread, labels, alpha, epsilon, count)
+        w, eigenvalues = solve_dica(scatter, labels, alpha, epsilon, count)
     else:
-        w, eigenvalues = solve_udica(spread, alpha, count)
+        w, eigenvalues = solve_udica(scatter, alpha, count)
     # the variance of a component is its eigenvalue
-    w = w * np.sqrt(eigenvalues * n / (spread.values @ w**2))
+    w = w * np.sqrt(eigenvalues * n / (scatter.values @ w**2))
     w = V @ w
-    report = _variance(between, float(spread.values.sum()) / n, w.T @ between, eigenvalues)
+    report = _variance(between, float(scatter.values.sum()) / n, w.T @ between, eigenvalues)
     coef = whitening.expand(w)
     sign = signs(core @ coef)
-    return Components(coef * sign, -(mean @ w) * sign, eigenvalues, report, spread.rounding)
+    return Components(coef * sign, -(mean @ w) * sign, eigenvalues, report, scatter.rounding)
 
 
 def exact_components(
@@ -193,8 +195,8 @@ def exact_components(
     dual = root[:, None] * (B * scale)
     dual -= np.outer(w, dual.sum(axis=0) / n)
     sign = signs(K @ dual)
-    spread = (centred @ between * between).sum()
-    report = _variance(np.sqrt(max(spread, 0.0)), float(np.trace(centred)) / n, (z * scale).T @ between, eigenvalues)
+    scatter = (centred @ between * between).sum()
+    report = _variance(np.sqrt(max(scatter, 0.0)), float(np.trace(centred)) / n, (z * scale).T @ between, eigenvalues)
     return Components(dual * sign, -(of_mean @ dual) * sign, eigenvalues, report)
 
 

@@ -64,11 +64,9 @@ def solve_labelled(
     fit_intercept: bool = False,
     diagnostics: SolveDiagnostics | None = None,
 ) -> tuple[Array, Array, float]:
-    """Solve ridge on the labelled rows in some coordinates; "gcv" chooses α.
+    """Solve ridge on the labelled rows in some coordinates, where "gcv" chooses α.
 
-    Returns
-    -------
-    coefficients over the columns (p, c), intercepts (c,), and α
+    Return coefficients over the columns (p, c), intercepts (c,), and α.
     """
     small = centre(coordinates.reduce(labelled), fit_intercept=fit_intercept)
     rows = float(labelled.rows)

@@ -97,9 +97,7 @@ def best_alpha_exact(
 ) -> tuple[float, list[float]]:
     """Choose α for the exact form, from the kernel matrix (n, n) and targets (n, c).
 
-    Returns
-    -------
-    α, and the mean squared errors of rows that are left out (`left_out`) with each of the `LARGER` penalties
+    Return also the mean squared errors of rows that are left out (`left_out`) with each of the `LARGER` penalties.
     """
     scaled, root = weigh(K, weight)
     target, fixed = root[:, None] * Y, np.zeros(len(K))

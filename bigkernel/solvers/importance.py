@@ -22,18 +22,12 @@ _ROUNDING = 1e-14  # eigenvalues of H below this times its largest are rounding
 
 @dataclass(frozen=True, eq=False)
 class SideMoments:
-    """Sums of the rows of source and target by fold.
+    """Sums of the rows of source and target by fold."""
 
-    Attributes
-    ----------
-    G, n : Σ w φφᵀ (F, p, p) and Σ w (F,) of the source
-    s, m : Σ w φ (F, p) and Σ w (F,) of the target
-    """
-
-    G: Array
-    n: Array
-    s: Array
-    m: Array
+    G: Array  # (F, p, p) Σ w φφᵀ of the source
+    n: Array  # (F,) Σ w of the source
+    s: Array  # (F, p) Σ w φ of the target
+    m: Array  # (F,) Σ w of the target
 
     def means(self, folds: Sequence[int]) -> tuple[Array, Array]:
         """Return H (p, p) and h (p,) of the rows of some folds."""

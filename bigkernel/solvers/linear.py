@@ -58,7 +58,7 @@ def linear_ridge(
     scale = scale_of(np.where(flat, 0, squares), np.sqrt(small.n) * np.abs(mean), alpha)
     scaled = replace(small, G=scale[:, None] * small.G * scale, C=scale[:, None] * small.C)
     lengths, stored = np.sqrt(np.diagonal(moments.G)), np.sqrt(small.n) * np.abs(mean)
-    known = _Sums(moments, scale * lengths, scale * stored, flat & (lengths > FLAT * EPS * stored))
+    rounding = _Rounding(moments, scale * lengths, scale * stored, flat & (lengths > FLAT * EPS * stored))
 
     whole = scaled.G + np.diag(alpha * scale**2)
     # v = H⁻¹C, of scaled columns
@@ -74,7 +74,7 @@ def linear_ridge(
     v = least_norm(null, w, scale, squares_of)
     if fit_intercept:
         error = squared_error(small.q, small.C, v, quadratic(small.G, v))
-        diagnostics.errors = _errors(scaled, factor, w, known, error)
+        diagnostics.errors = _errors(scaled, factor, w, rounding, error)
         return v, small.target_mean - small.mean @ v, error
     # without an intercept v does not meet the mean of the targets: ȳ − ⟨μ, v⟩ is missed
     missed = small.target_mean - mean @ v
@@ -91,19 +91,19 @@ def linear_ridge(
         pull = small.n * (mean @ u)  # ⟨μ, w⟩ = (⟨μ, v⟩ + n⟨μ, u⟩ȳ)/(1 + n⟨μ, u⟩)
         met = ((mean @ v) / size + pull * small.target_mean) / (1 / size + pull)
         v += np.outer(u, missed) * (small.n / (1 / size + pull))
-        known = replace(known, of_mean=np.outer(scale * mean, small.n * small.target_mean))
+        rounding = replace(rounding, of_mean=np.outer(scale * mean, small.n * small.target_mean))
     # targets uncorrelated with all columns, except for rounding, with both about 0
     of_mean = small.n * np.outer(mean, small.target_mean)
     sizes = np.sqrt(np.outer(squares, np.maximum(small.q, 0))) + np.abs(of_mean)
     none = (np.abs(small.C + of_mean) <= _STANDS_OUT * EPS * sizes).all(axis=0)
     v[:, none], met = 0, np.where(none, 0, met)
     error = squared_error(small.q, small.C, v, quadratic(small.G, v)) + small.n * (small.target_mean - met) ** 2
-    diagnostics.errors = _errors(scaled, factor, v / scale[:, None], known, error)
+    diagnostics.errors = _errors(scaled, factor, v / scale[:, None], rounding, error)
     return v, met - small.mean @ v, error
 
 
 @dataclass(frozen=True, eq=False)
-class _Sums:
+class _Rounding:
     """Sizes of the rounding of moments."""
 
     moments: Moments  # about the point of their sums
@@ -133,22 +133,22 @@ def least_norm(null: Array, w: Array, scale: Array, squares: Callable[[Array], f
     return np.asarray(least if same else v)
 
 
-def _errors(scaled: Reduced, factor: Factor, w: Array, known: _Sums, error: Array) -> Errors:
+def _errors(scaled: Reduced, factor: Factor, w: Array, rounding: _Rounding, error: Array) -> Errors:
     """Estimate the error of predictions by rounding of the moments, relative to their norm about the mean.
 
     Moments of columns of lengths l have rounding errors E of size ε lᵢlⱼ and δ of size ε lᵢ‖y‖, so that H⁻¹(δ − Ew)
     is the image of independent entries of variances ε² lᵢ²(‖y‖² + Σ lⱼ²wⱼ²). `error` (c,) is that of training.
     """
-    predicted, targets = float((w * (scaled.G @ w)).sum()), float(known.moments.q.sum())
-    left, rows = float(error.sum()), max(float(known.moments.rows), 1.0)
-    missed = [_missed(scaled, factor, known, stored) for stored in (known.stored, 0 * known.stored)]
+    predicted, targets = float((w * (scaled.G @ w)).sum()), float(rounding.moments.q.sum())
+    left, rows = float(error.sum()), max(float(rounding.moments.rows), 1.0)
+    missed = [_missed(scaled, factor, rounding, stored) for stored in (rounding.stored, 0 * rounding.stored)]
     # along a direction of noise least squares explains a chance share of the residual
-    lost = left if missed[0] or known.flat.any() else left / rows * (factor.unresolved + missed[1])
+    lost = left if missed[0] or rounding.flat.any() else left / rows * (factor.unresolved + missed[1])
     if not predicted > (FLAT * EPS) ** 2 * targets:  # targets are constant, except for rounding
         return Errors(0.0, np.inf if lost > (FLAT * EPS) ** 2 * targets else 0.0, 0.0, ADVICE)
-    moves = factor.solve(known.lengths[:, None] * probes(len(w), VECTORS))
+    moves = factor.solve(rounding.lengths[:, None] * probes(len(w), VECTORS))
     power = float(np.abs(quadratic(scaled.G, moves)).sum()) / VECTORS
-    of_sums = power * _ROUNDING**2 * (targets + float(((known.lengths[:, None] * w) ** 2).sum()))
+    of_sums = power * _ROUNDING**2 * (targets + float(((rounding.lengths[:, None] * w) ** 2).sum()))
     # smaller components of C in directions with singular values above ε·max(n, d) are below its rounding
     unresolved = 0 if factor.dropped is None else factor.dropped.shape[1] - missed[1]
     doubt = min(left, unresolved * (_STANDS_OUT / max(rows, len(w))) ** 2 * targets)
@@ -156,7 +156,7 @@ def _errors(scaled: Reduced, factor: Factor, w: Array, known: _Sums, error: Arra
     return Errors(sums, solve, 0.0, ADVICE, doubt=doubt)
 
 
-def _missed(scaled: Reduced, factor: Factor, known: _Sums, stored: Array) -> int:
+def _missed(scaled: Reduced, factor: Factor, rounding: _Rounding, stored: Array) -> int:
     """Count the directions that were dropped as null although targets vary along them.
 
     For dependent columns C is rounding along null directions: of the sums, and of the `stored` (d,) values. A direction
@@ -164,12 +164,12 @@ def _missed(scaled: Reduced, factor: Factor, known: _Sums, stored: Array) -> int
     """
     if factor.dropped is None:
         return 0
-    lengths = np.linalg.norm(factor.dropped * known.lengths[:, None], axis=0) + np.abs(factor.dropped.T) @ stored
+    lengths = np.linalg.norm(factor.dropped * rounding.lengths[:, None], axis=0) + np.abs(factor.dropped.T) @ stored
     varies = np.abs(factor.null_coordinates(scaled.C)) > _STANDS_OUT * EPS * np.outer(lengths, np.sqrt(scaled.q))
-    if known.of_mean is not None:
-        lengths = lengths + np.abs(factor.dropped.T) @ known.stored
+    if rounding.of_mean is not None:
+        lengths = lengths + np.abs(factor.dropped.T) @ rounding.stored
         sizes = np.sqrt(scaled.n) * np.abs(scaled.target_mean)
-        varies |= np.abs(factor.null_coordinates(known.of_mean)) > _STANDS_OUT * EPS * np.outer(lengths, sizes)
+        varies |= np.abs(factor.null_coordinates(rounding.of_mean)) > _STANDS_OUT * EPS * np.outer(lengths, sizes)
     return int(varies.any(axis=1).sum())
 
 

@@ -56,7 +56,7 @@ _COMMON = 1e-2  # curvature of the prior of a common scale
 
 
 @dataclass(frozen=True, eq=False)
-class Bound:
+class HessianBound:
     """B⁻¹: `factor` of Σ w φ'φ'ᵀ + 2α, (r, r), and `n` = Σ w."""
 
     factor: Factor
@@ -76,9 +76,9 @@ class Point:
     gradient: Array
     pairs: tuple[tuple[Array, Array], ...] = ()  # steps and the changes of the gradient along them
     excess: float = np.inf  # estimate of the objective minus its least value
-    known: bool = False  # whether Newton's method found no larger excess
+    certain: bool = False  # whether Newton's method found no larger excess
 
-    def precondition(self, bound: Bound, gradient: Array) -> Array:
+    def precondition(self, bound: HessianBound, gradient: Array) -> Array:
         """Multiply a gradient by the inverse Hessian estimated from the pairs."""
         q, shares = gradient.copy(), []
         for s, y in reversed(self.pairs):
@@ -96,7 +96,7 @@ class Point:
 
 def descend(
     start: Point,
-    bound: Bound,
+    bound: HessianBound,
     evaluate: Callable[[Array], tuple[float, Array]],
     multiply: Callable[[Array, Array], Array],
     tol: float,
@@ -116,8 +116,8 @@ def descend(
         here = replace(here, excess=max(-_inner(direction, here.gradient) / 2, 0.0))
         rounding = _ROUNDING * abs(here.objective)
         flat = here.excess <= _ROUNDING * rounding
-        yield (here := replace(here, known=here.known or flat))
-        if here.known:
+        yield (here := replace(here, certain=here.certain or flat))
+        if here.certain:
             return
         after = None
         # with a large penalty the first excess is small, though the classes are not separated yet
@@ -128,12 +128,12 @@ def descend(
             while not newton.ended(tol):
                 newton.multiply(multiply)
                 told = newton.told <= tol * abs(here.objective)
-                yield replace(here, excess=newton.told, known=told and newton.enough and count < _EASY)
+                yield replace(here, excess=newton.told, certain=told and newton.enough and count < _EASY)
                 if told and newton.enough and count < _EASY:
                     return
             after, count = newton.step(evaluate, tol), count + newton.products
             if after is None:
-                yield replace(here, excess=newton.told, known=told)
+                yield replace(here, excess=newton.told, certain=told)
                 return
         here = after
 
@@ -141,7 +141,7 @@ def descend(
 class _Newton:
     """A step of Newton's method by conjugate gradients, preconditioned by the pairs of a point; see the module."""
 
-    def __init__(self, here: Point, bound: Bound, count: int) -> None:
+    def __init__(self, here: Point, bound: HessianBound, count: int) -> None:
         self.here, self.bound, self.products = here, bound, 0
         self.least = 1 + count // _SHARE  # products
         self.pairs: list[tuple[Array, Array]] = []
@@ -188,8 +188,8 @@ class _Newton:
         right = -after.gradient.reshape(-1, 1)
         excess = float(start_cg(right, right, self._precondition, self.state.ritz).excess[0]) / 2
         off = abs(here.objective - after.objective - predicted) - _ROUNDING * abs(here.objective)
-        known = off <= _AGREES * predicted and excess <= tol * abs(after.objective)
-        return replace(after, pairs=(*here.pairs, *bent)[-MEMORY:], excess=excess, known=known)
+        certain = off <= _AGREES * predicted and excess <= tol * abs(after.objective)
+        return replace(after, pairs=(*here.pairs, *bent)[-MEMORY:], excess=excess, certain=certain)
 
 
 def _step(here: Point, direction: Array, evaluate: Callable[[Array], tuple[float, Array]]) -> Point | None:

@@ -23,23 +23,13 @@ from bigkernel.statistics.predictor import Spread
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """Var[y|x] = s²(k(x,x) − ‖Aᵀφ‖² + ‖Pᵀφ − p‖²) + σ²(‖Uᵀφ − u‖² + κ + 1) for any scale s² of the kernel, σ² = s²α.
+    """Var[y|x] = s²(k(x,x) − ‖Aᵀφ‖² + ‖Pᵀφ − p‖²) + σ²(‖Uᵀφ − u‖² + κ + 1) for any scale s² of the kernel, σ² = s²α."""
 
-    Attributes
-    ----------
-    explained : A (p, r)
-    prior : P (p, k) and p (k,), of directions that no row determines, or of the intercept
-    noisy : U (p, q) and u (q,), of directions that rows determine but for their noise
-    constant : κ, of the intercept
-    left : rows less the effective degrees of freedom
-    alpha : α
-    """
-
-    explained: Array
-    prior: tuple[Array, Array]
-    noisy: tuple[Array, Array]
-    constant: float
-    left: float
+    explained: Array  # A (p, r)
+    prior: tuple[Array, Array]  # P (p, k) and p (k,), of directions that no row determines, or of the intercept
+    noisy: tuple[Array, Array]  # U (p, q) and u (q,), of directions that rows determine but for their noise
+    constant: float  # κ, of the intercept
+    left: float  # rows less the effective degrees of freedom
     alpha: float
 
     @property
@@ -66,8 +56,8 @@ def exact_posterior(K: Array, alpha: float, *, fit_intercept: bool, weight: Arra
     uncertain, centre = none
     left = alpha * float((half**2).sum()) - np.count_nonzero(root == 0)
     # the constant has no variance if the rows determine it without noise: α = 0 and 1 outside the range of K
-    known = np.linalg.norm(factor.null_coordinates(root[:, None])) > 1e-6 * np.linalg.norm(root)
-    if fit_intercept and not known:
+    determined = np.linalg.norm(factor.null_coordinates(root[:, None])) > 1e-6 * np.linalg.norm(root)
+    if fit_intercept and not determined:
         # (1 − 1ᵀA⁻¹k)² / 1ᵀA⁻¹1 with A = K + αW⁻¹
         constant = half @ root
         unit = 1 / np.sqrt(max(float(constant @ constant), 1e-300))

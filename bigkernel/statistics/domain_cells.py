@@ -83,10 +83,10 @@ class Cells:
         return place.astype(np.int64)
 
     def _require(
-        self, known: Array, chunk: Chunk, block: Index, column: str, what: str, values: Array, of: str
+        self, valid: Array, chunk: Chunk, block: Index, column: str, what: str, values: Array, of: str
     ) -> None:
-        if not known.all():
-            first = int(np.argmin(known))
+        if not valid.all():
+            first = int(np.argmin(valid))
             row = chunk.start + int(np.arange(len(chunk))[block][first])
             raise DataError(f"{column}: row {row} has the {what} {values[first]}, which is not one of the {of}")
 

@@ -76,8 +76,8 @@ class FoldModels(WithoutCaches, BlockStatistic):
 
     def test_rows(self, chunk: Chunk) -> list[Array]:
         """Return the positions of the labelled rows that each fold tests."""
-        known, fold = self.targets.labelled_in(chunk), self.folds.of(chunk)
-        return [np.flatnonzero(known & (fold == number)) for number in range(self.folds.count)]
+        labelled, fold = self.targets.labelled_in(chunk), self.folds.of(chunk)
+        return [np.flatnonzero(labelled & (fold == number)) for number in range(self.folds.count)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -112,8 +112,8 @@ class Targets:
     """How the column `y` is encoded as targets (b, c), and which rows are labelled."""
 
     width: int  # c
-    # sorted labels, or None when y holds numbers. Classes become one-hot rows; −1 is unlabelled unless it is a class.
-    # NaN is unlabelled where y holds numbers.
+    # sorted labels, or None when y holds numbers. Classes become one-hot rows. NaN is unlabelled, as is −1 unless it is
+    # a class
     classes: Array | None = None
     position: Array | None = None  # index of the target of each of `classes`; None: its own index
     missing: float | None = None  # a number that marks rows without a target, besides NaN
@@ -145,14 +145,13 @@ class Targets:
                     f"y: row {start + row} has {count[row]} of {table.shape[1]} targets, expected all or none (NaN), "
                     "as all targets are fitted to the same rows; fit a model for each target"
                 )
-            labelled: Array = present & (count > 0)
-            return labelled
-        known: Array = np.isin(y, self.classes)
-        strange = ~known if y.dtype.kind not in "if" else ~known & (y != -1) & (y == y)
+            return np.asarray(present & (count > 0))
+        labelled: Array = np.isin(y, self.classes)
+        strange = ~labelled if y.dtype.kind not in "if" else ~labelled & (y != -1) & (y == y)
         if strange.any():
             row = int(np.argmax(strange))
             raise DataError(f"y: row {start + row} has the label {y[row]}, which is not one of the classes")
-        return known
+        return labelled
 
     def one_hot(self, chunk: Chunk, block: Index) -> Array:
         """Return the targets of labelled rows of a block, (b, c) float64."""

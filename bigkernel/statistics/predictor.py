@@ -175,7 +175,7 @@ class Predictor(BlockPredictor):
         if "weights" not in self.__dict__:
             with _PREPARING:
                 if isinstance(self.features, LandmarkMap):
-                    _ = self.features.bound
+                    _ = self.features.prepared
                 _ = self.weights
 
     def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:

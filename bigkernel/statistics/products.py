@@ -191,8 +191,8 @@ class SoftmaxStatistic(BlockStatistic):
         return self.block_cost(block_rows, flops=4.0 * p * c, row_bytes=8 * (5 * c + 4), work_bytes=work)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
-        known = self.targets.labelled_in(chunk)
-        for block in chunk.blocks(None if known.all() else np.flatnonzero(known)):
+        labelled = self.targets.labelled_in(chunk)
+        for block in chunk.blocks(None if labelled.all() else np.flatnonzero(labelled)):
             phi = self.features.block(chunk, block)
             with chunk.work.stage("product"):
                 truth, weight = self.targets.one_hot(chunk, block), weights_of(chunk, block)

@@ -135,6 +135,6 @@ def test_the_cost_of_a_sum_is_that_of_its_terms():
     one, two = (
         LandmarkMap(kernel, X, np.dtype("f8")) for kernel in (bk.Gaussian(1.0), bk.Gaussian(1.0) + bk.Gaussian(2.0))
     )
-    prepared = one.bound.weights.nbytes
+    prepared = one.prepared.weights.nbytes
     assert two.cost.fixed_bytes - one.cost.fixed_bytes >= prepared
     assert two.cost.flops_per_row == 2 * one.cost.flops_per_row

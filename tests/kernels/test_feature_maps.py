@@ -221,8 +221,8 @@ either = pytest.mark.parametrize(("dtype", "error"), [("float32", 2e-5), ("float
 
 
 def sliced(kernel, dtype, width):
-    bound = LandmarkMap(kernel, LANDMARKS, np.dtype(dtype)).bound
-    return LandmarkSlices(kernel, bound, COUNT, width)
+    prepared = LandmarkMap(kernel, LANDMARKS, np.dtype(dtype)).prepared
+    return LandmarkSlices(kernel, prepared, COUNT, width)
 
 
 @either
@@ -248,8 +248,8 @@ def test_slices_are_summed_in_float64():
     # a thousand ones after 2²⁴ change nothing in float32
     big, ones = np.full((1, 1), 2.0**24), np.ones((1000, 1))
     landmarks = np.concatenate([big, ones])
-    bound = LandmarkMap(Linear(), landmarks, np.dtype(np.float32)).bound
-    predictor = Predictor(LandmarkSlices(Linear(), bound, 1001, 1), np.ones((1001, 1)), np.zeros(1))
+    prepared = LandmarkMap(Linear(), landmarks, np.dtype(np.float32)).prepared
+    predictor = Predictor(LandmarkSlices(Linear(), prepared, 1001, 1), np.ones((1001, 1)), np.zeros(1))
     assert predictor.values(Chunk(np.ones((1, 1)))) == 2.0**24 + 1000
 
 
@@ -285,6 +285,6 @@ def test_landmarks_that_float32_cannot_resolve_are_refused_before_anything_trave
 )
 def test_preparing_landmarks_takes_little_more_memory_than_their_result(kernel):
     landmarks = chance.normal(size=(20_000, 50))
-    bound, peak = traced(kernel.bind, landmarks, np.float32)
-    assert peak < bound.nbytes + 8 * len(landmarks) * 4 + 2**21
-    assert bound.nbytes < 0.55 * landmarks.nbytes * (1 + kernel.kinked)
+    prepared, peak = traced(kernel.bind, landmarks, np.float32)
+    assert peak < prepared.nbytes + 8 * len(landmarks) * 4 + 2**21
+    assert prepared.nbytes < 0.55 * landmarks.nbytes * (1 + kernel.kinked)

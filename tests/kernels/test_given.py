@@ -136,8 +136,8 @@ def test_searches_take_them_and_share_sweeps():
 
 def test_cosines_keep_their_landmarks_at_length_one_and_count_their_memory():
     features = LandmarkMap(bk.Pairwise("cosine"), X[:20], np.dtype("f8"))
-    assert_allclose(np.linalg.norm(features.bound.points, axis=1), 1)
-    assert features.cost.fixed_bytes - X[:20].nbytes >= features.bound.nbytes
+    assert_allclose(np.linalg.norm(features.prepared.points, axis=1), 1)
+    assert features.cost.fixed_bytes - X[:20].nbytes >= features.prepared.nbytes
     assert bk.Pairwise("cosine")(np.zeros((1, 3)), X[:2]).tolist() == [[0, 0]]
 
 

@@ -109,7 +109,7 @@ def test_the_memory_that_anchors_add_to_a_task_is_within_the_announced(dtype):
     for neighbours in (0, 5):
         statistic = SourceTargetStatistic(features, targets, neighbours=neighbours)
         total, chunk = statistic.zero(), Chunk(rows, y=labels, weight=np.ones(n), block_rows=1024)
-        assert features.bound.n_features == d  # made before memory is counted
+        assert features.prepared.n_features == d  # made before memory is counted
         result[neighbours] = traced(statistic.update, total, chunk)[1], statistic.footprint(1024).work_bytes
         assert sum(values.nbytes for values in total.values()) <= statistic.footprint(1024).partial_bytes
     (peak, announced), (plain_peak, plain_announced) = result[5], result[0]

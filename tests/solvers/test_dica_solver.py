@@ -134,7 +134,7 @@ def test_without_epsilon_the_labels_are_those_of_their_range():
 
 def test_principal_axes_diagonalise_and_keep_rounding_from_being_negative():
     S, between = np.diag([4.0, 1.0, -0.04]), rng.normal(size=(3, 2))
-    spread, V = dica.principal_spread(10.0, S, between)
+    spread, V = dica.principal_scatter(10.0, S, between)
     assert_allclose(spread.values, [0.01, 1, 4])
     assert spread.rounding == pytest.approx(0.04)
     assert_allclose(V @ spread.between, between, atol=1e-14)
@@ -149,7 +149,7 @@ def complex_problem():
         D = np.diag(values) @ (between @ between.T + np.eye(3)) + 0.01 * np.eye(3)
         eigenvalues, vectors = scipy.linalg.eig(C @ C.T @ np.diag(values), D)
         if (eigenvalues.real > 0).all() and np.abs(eigenvalues.imag).max() > 0.05 * np.abs(eigenvalues).max():
-            return dica.Spread(1.0, values, between), dica.Labels(1.0, C, np.eye(3)), eigenvalues, vectors
+            return dica.PrincipalScatter(1.0, values, between), dica.ClassSums(1.0, C, np.eye(3)), eigenvalues, vectors
     raise AssertionError("no complex eigenvalues in a thousand draws")
 
 

@@ -157,7 +157,7 @@ def test_the_memory_of_a_task_is_within_the_announced(dtype):
     sides = SourceTarget(Cells(None, np.arange(c)), np.array([True, False]))
     statistic = statistic_of(features, sides, now, 2.0, before)
     total, chunk = statistic.zero(), Chunk(rows, y=np.full(n, -1), weight=np.ones(n), block_rows=1024)
-    assert features.bound.n_features == d  # made before memory is counted
+    assert features.prepared.n_features == d  # made before memory is counted
     _, peak = traced(statistic.update, total, chunk)
     assert peak <= statistic.footprint(1024).work_bytes <= 2.5 * peak
 

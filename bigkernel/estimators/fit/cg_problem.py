@@ -26,9 +26,9 @@ from bigkernel.events.job import Step, emit, spent
 from bigkernel.kernels.kept_blocks import SolverMap
 from bigkernel.solvers.conjugate_gradients import (
     CORE_BYTES,
-    Factor,
     FalkonFactor,
     Preconditioner,
+    PreconditionerFactor,
     decades,
     estimate_trace,
     factor_core,
@@ -349,7 +349,7 @@ def _factor_normal_matrix(problem: CGProblem, total: Accumulator, rows: int, sha
         if share != 1:
             strip *= share
     alphas, _ = decades(problem.penalties())
-    factors: list[Factor] = []
+    factors: list[PreconditionerFactor] = []
     for place, alpha in enumerate(alphas):
         emit(Step("factors of the normal matrix", place, len(alphas)))
         own = A if place == len(alphas) - 1 else A.copy()
@@ -360,7 +360,7 @@ def _factor_normal_matrix(problem: CGProblem, total: Accumulator, rows: int, sha
     return _for_columns(problem, factors, share * n)
 
 
-def _for_columns(problem: CGProblem, factors: Sequence[Factor], n: float) -> Preconditioner:
+def _for_columns(problem: CGProblem, factors: Sequence[PreconditionerFactor], n: float) -> Preconditioner:
     """Assign each column its factor, for n rows."""
     penalties = problem.penalties()
     alphas, which = decades(penalties)
@@ -372,7 +372,7 @@ def _for_columns(problem: CGProblem, factors: Sequence[Factor], n: float) -> Pre
     return Preconditioner(factors, which, least, np.array(lost)[which], folds, left_out)
 
 
-def _count_lost(P: Factor, problem: CGProblem, alpha: float, n: float) -> float:
+def _count_lost(P: PreconditionerFactor, problem: CGProblem, alpha: float, n: float) -> float:
     """Estimate the number of directions in which A is below the rounding of P, or of sums of blocks over n rows."""
     core, m = problem.core, problem.core.width
     block_rounding = float(np.finfo(problem.basis.dtype).eps) / 2 * core.largest  # of an entry
