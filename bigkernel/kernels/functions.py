@@ -238,6 +238,7 @@ class _Projected(Linear):
     """A function of γ⟨x,z⟩ + c; "scale" sets γ = 1/(d·var), "auto" γ = 1/d."""
 
     gamma: float | Scale
+    coef0: float
 
     def resolve(self, Z: Array, weight: Array | None = None) -> Kernel:
         _check_number(self.name, "gamma", self.gamma)
@@ -254,6 +255,11 @@ class _Projected(Linear):
         value = super().diag(X)
         self.resolve(X).finish(value)
         return value
+
+    def finish(self, strip: Array) -> None:
+        assert not isinstance(self.gamma, str)
+        strip *= self.gamma
+        strip += self.coef0
 
     def _check(self) -> None: ...
 
@@ -283,9 +289,7 @@ class Polynomial(_Projected):
             raise ConfigError(f"polynomial kernel: expected coef0 of at least 0, found {self.coef0!r}")
 
     def finish(self, strip: Array) -> None:
-        assert not isinstance(self.gamma, str)
-        strip *= self.gamma
-        strip += self.coef0
+        super().finish(strip)
         base = strip.copy() if self.degree > 1 else strip
         for _ in range(int(self.degree) - 1):
             strip *= base
@@ -312,9 +316,7 @@ class Sigmoid(_Projected):
             raise ConfigError(f"sigmoid kernel: expected a finite coef0, found {self.coef0!r}")
 
     def finish(self, strip: Array) -> None:
-        assert not isinstance(self.gamma, str)
-        strip *= self.gamma
-        strip += self.coef0
+        super().finish(strip)
         np.tanh(strip, out=strip)
 
 
@@ -342,10 +344,8 @@ def as_kernel(
         For "rbf", "polynomial", "sigmoid", "matern" (σ² = 1/(2γ)), "laplacian" and "chi2"; the others ignore it.
         "scale": 1/(d·var) of the landmarks, 1/(d·std) for "laplacian"; "auto": 1/d; both are 1 for "chi2".
     """
-    return kernel if isinstance(kernel, Kernel) else _named_kernel(kernel, gamma, degree, coef0)
-
-
-def _named_kernel(kernel: object, gamma: float | str, degree: int, coef0: float) -> Kernel:
+    if isinstance(kernel, Kernel):
+        return kernel
     if isinstance(kernel, type):
         raise ConfigError(f"kernel: expected a kernel object or a name, found class {kernel.__name__}")
     if not (gamma in SCALES if isinstance(gamma, str) else isinstance(gamma, int | float | np.number) and gamma > 0):

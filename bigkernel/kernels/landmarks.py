@@ -110,19 +110,12 @@ def rp_cholesky(
 
     `proposals` rows are sampled at a time, and each is accepted with probability residual over proposal: the same law
     as one after another, at the speed of matrix products. n·(m² + md) work; 8nm bytes, or 4nm in float32, besides
-    strips of a fixed number of rows.
+    strips of a fixed number of rows. Return positions (k,) in the order of sampling: fewer than `count` if the residual
+    is rounding, since K has a lower rank, or rows repeat.
 
-    Parameters
-    ----------
-    kernel : positive definite, every parameter a number
-    proposals : block size; None: m/10 within limits; 1: the plain method
-    dtype : of the factor. In float32, rows with a relative residual of 8e-6 count as explained; float32 blocks of a fit
-        cannot tell them apart either.
-
-    Returns
-    -------
-    Positions of the rows (k,), in the order of sampling
-        Fewer than `count` if the residual is rounding: K has a lower rank, or rows repeat.
+    `kernel` is positive definite, every parameter a number. `proposals` None: m/10 within limits; 1: the plain method.
+    `dtype` is that of the factor: in float32, rows with a relative residual of 8e-6 count as explained; float32 blocks
+    of a fit cannot tell them apart either.
     """
     block = proposals or max(_LEAST, min(_MOST, -(-count // _BLOCKS)))
     left = np.array(kernel.diag(X), np.float64)

@@ -97,20 +97,15 @@ def components(
     return values, W * signs(W)
 
 
-def fit_labeller(aligned: Aligned, W: Array, alpha: float) -> Decision:
-    """Fit ridge with an intercept on the components W (r, s) of labelled source rows; f is over whitened columns."""
+def fit_labeller(aligned: Aligned, W: Array, alpha: float, whitening: Whitening) -> Decision:
+    """Fit ridge with an intercept on the components W (r, s) of labelled source rows; f is over columns of the map."""
     moments = aligned.source
     small = centre(
         Moments(moments.rows, moments.n, W.T @ moments.G @ W, W.T @ moments.C, W.T @ moments.s, moments.t, moments.q),
         fit_intercept=True,
     )
     beta = ridge(small.G, small.C, alpha, n_rows=moments.rows)
-    return Decision(W @ beta, small.target_mean - small.mean @ beta)
-
-
-def expand_decision(decision: Decision, whitening: Whitening) -> Decision:
-    """Return the decision over the columns of the map, from that over the whitened ones."""
-    return Decision(whitening.expand(decision.coef), decision.intercept)
+    return Decision(whitening.expand(W @ beta), small.target_mean - small.mean @ beta)
 
 
 @dataclass(frozen=True)

@@ -103,12 +103,8 @@ def descend(
 ) -> Iterator[Point]:
     """Yield the points of a descent until the excess is known to be at most `tol` of the objective.
 
-    It ends too where no step decreases the objective beyond rounding.
-
-    Parameters
-    ----------
-    evaluate : returns the objective and its gradient at Θ, by a sweep
-    multiply : returns the Hessian at Θ times a direction, by a sweep
+    It ends too where no step decreases the objective beyond rounding. By a sweep each, `evaluate` returns the objective
+    and its gradient at Θ, and `multiply` the Hessian at Θ times a direction.
     """
     here, count = start, 0
     while True:

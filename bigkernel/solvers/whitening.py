@@ -114,12 +114,9 @@ def whiten(
     `overwrite`: the memory of the core is reused for the factor.
     """
     m, scale = len(core), max(float(core.max(initial=0.0)), -float(core.min(initial=0.0)))
+    note = partial(residuals.warn_or_note, warn=warn, diagnostics=diagnostics)
     if scale == 0:
-        residuals.warn_or_note(
-            f"{kernel} kernel: the kernel matrix of {m} landmarks is zero, and so are the predictions",
-            warn,
-            diagnostics,
-        )
+        note(f"{kernel} kernel: the kernel matrix of {m} landmarks is zero, and so are the predictions")
         return Whitening(m, 0, basis=np.zeros((m, 0)))
     tolerance, norm = m * eps * scale, residuals.frobenius(core)
     # in column order, as LAPACK expects: the transpose of a symmetric matrix costs nothing
@@ -135,12 +132,10 @@ def whiten(
         rest = above.select(lost) - factor[rank:, :rank] @ factor[rank:, :rank].T
         if np.abs(rest).max() > 10 * np.sqrt(m) * tolerance:
             return _whiten_indefinite(above.whole(), eps, kernel, warn, diagnostics)
-        residuals.warn_or_note(
+        note(
             f"{kernel} kernel: the kernel matrix of {m} landmarks has numerical rank {rank}; dropping {m - rank} "
             f"landmarks that depend linearly on others (the first is {int(lost.min())}): columns of unequal scale, "
-            "repeated rows or a wide kernel",
-            warn,
-            diagnostics,
+            "repeated rows or a wide kernel"
         )
     lower = factor if rank == m else np.asfortranarray(factor[:rank, :rank])
     if diagnostics is not None:

@@ -62,8 +62,18 @@ class CanonicalCoordinates(Coordinates):
         return min(self.ranks) < len(self.basis)
 
     def fit(self, train: Moments, grid: Sequence[SolveSettings], estimate: RoundingEstimate | None = None) -> Fits:
-        fits = [_ridge(train, self, float(p.alpha), fit_intercept=p.fit_intercept) for p in grid]
+        fits = [self.solve(train, float(p.alpha), fit_intercept=p.fit_intercept) for p in grid]
         return np.stack([w for w, _ in fits]), np.stack([b for _, b in fits]), [None] * len(fits)
+
+    def solve(
+        self, z: Moments, alpha: float, *, fit_intercept: bool, diagnostics: SolveDiagnostics | None = None
+    ) -> tuple[Array, Array]:
+        """Solve for β (r, c) and b (c,) from the moments of z over the labelled rows."""
+        small = centre(z, fit_intercept=fit_intercept)
+        # (ZᵀZ + n_l diag((1 − ρ)/ρ) + n_l α I) β = ZᵀY
+        G = small.G + np.diag(small.n * self.penalty)
+        beta = ridge(G, small.C, small.n * alpha, n_rows=z.rows, diagnostics=diagnostics)
+        return beta, small.target_mean - small.mean @ beta
 
 
 def canonical_views(everything: Moments, width: int) -> CanonicalCoordinates:
@@ -109,25 +119,8 @@ def canonical_ridge(
     min (1/n_l) Σ (βᵀz_i + b − y_i)² + Σ_j ((1 − ρ_j)/ρ_j) β_j² + α‖β‖² over the labelled rows, whose moments of φ¹ are
     given (Algorithm 1 of the paper, whose γ is α; it has no b).
     """
-    z = views.reduce(labelled)
-    beta, b = _ridge(z, views, alpha, fit_intercept=fit_intercept, diagnostics=diagnostics)
+    beta, b = views.solve(views.reduce(labelled), alpha, fit_intercept=fit_intercept, diagnostics=diagnostics)
     return views.basis @ beta, b - views.offset @ beta
-
-
-def _ridge(
-    z: Moments,
-    views: CanonicalCoordinates,
-    alpha: float,
-    *,
-    fit_intercept: bool,
-    diagnostics: SolveDiagnostics | None = None,
-) -> tuple[Array, Array]:
-    """Solve for β (r, c) and b (c,) from the moments of z over the labelled rows."""
-    small = centre(z, fit_intercept=fit_intercept)
-    # (ZᵀZ + n_l diag((1 − ρ)/ρ) + n_l α I) β = ZᵀY
-    G = small.G + np.diag(small.n * views.penalty)
-    beta = ridge(G, small.C, small.n * alpha, n_rows=z.rows, diagnostics=diagnostics)
-    return beta, small.target_mean - small.mean @ beta
 
 
 def first_view(both: Moments, width: int) -> Moments:

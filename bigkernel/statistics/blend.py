@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,6 +32,8 @@ class Tree:
     directions: Array  # (L − 1, d)
     lower: Array  # (L − 1,) in units of x·direction
     upper: Array  # (L − 1,)
+    # leaves to which a row goes, as is usual where a tenth of the rows of a split go to both sides
+    members_per_row: ClassVar[float] = 1.3
 
     @property
     def n_features(self) -> int:
@@ -41,11 +44,6 @@ class Tree:
     def n_leaves(self) -> int:
         """Number of leaves, L."""
         return len(self.lower) + 1
-
-    @property
-    def members_per_row(self) -> float:
-        """Number of leaves to which a row goes: 1.3 is usual where a tenth of the rows of a split go to both sides."""
-        return 1.3
 
     def leaves(self, x: Array) -> Iterator[tuple[Array, Array]]:
         """Yield, for each leaf, the positions of its rows among x (n, d) and their weights."""

@@ -68,12 +68,9 @@ class DomainScores(FoldModels):
 
     def footprint(self, block_rows: int) -> Footprint:
         count, folds, p, wide = self.weights.shape
-        own = self.block_cost(
-            block_rows,
-            flops=2.0 * folds * count * p * wide,
-            row_bytes=wide * (48 + self.features.dtype.itemsize),
-            work_bytes=2 * self.weights.nbytes,
-        )
+        own = self.fold_cost(block_rows, wide * (48 + self.features.dtype.itemsize))
+        # rows of the target are predicted without each of the folds
+        own = replace(own, flops_per_row=own.flops_per_row + 2.0 * (folds - 1) * count * p * wide)
         if self.ratio is None:
             return own
         work, flops = own.work_bytes + self.ratio.work_bytes(block_rows), own.flops_per_row + self.ratio.flops_per_row

@@ -31,17 +31,14 @@ _NUMBERS, _LEAST_ROWS = 2**20, 2**14  # number of values to keep, and least numb
 _SURE = 8.0  # standard deviations by which the number of rows below a hash may fall short of its mean
 
 
-def probabilities(values: Array) -> Array:
-    """Return values of f (…, c), clipped to [0.001, 1] and normalized."""
+def log_losses(values: Array, truth: Array) -> Array:
+    """Compute −log p of the true class (r,) of each row, from values (r, k, c) of k models: (r, k).
+
+    p are the values, clipped to [0.001, 1] and normalized.
+    """
     p: Array = np.clip(values, FLOOR, 1)
     p /= p.sum(axis=-1, keepdims=True)
-    return p
-
-
-def log_losses(values: Array, truth: Array) -> Array:
-    """Compute −log p of the true class (r,) of each row, from values (r, k, c) of k models: (r, k)."""
-    p = np.take_along_axis(probabilities(values), truth[:, None, None], axis=2)[:, :, 0]
-    return np.asarray(-np.log(p))
+    return np.asarray(-np.log(np.take_along_axis(p, truth[:, None, None], axis=2)[:, :, 0]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +61,12 @@ class FoldModels(WithoutCaches, BlockStatistic):
         """The weights in the dtype of the features."""
         return np.asarray(self.weights.astype(self.features.dtype))
 
+    def fold_cost(self, block_rows: int, row_bytes: int) -> Footprint:
+        """Return the footprint where a row is predicted without one fold, from the bytes of its values."""
+        count, _, p, wide = self.weights.shape
+        flops, work = 2.0 * count * p * wide, 2 * self.weights.nbytes
+        return self.block_cost(block_rows, flops=flops, row_bytes=row_bytes, work_bytes=work)
+
     def values_of(self, chunk: Chunk, fold: int, ids: Array) -> Iterator[tuple[Array, int, Array]]:
         """Predict rows by the models without a fold; yield positions, kernel and f (b, k·c) float64 of each block."""
         for block in chunk.blocks(ids):
@@ -85,7 +88,7 @@ class GridScores(FoldModels):
     """Confusion matrices (log-losses and squared errors) of every candidate on the rows of each fold.
 
     Accumulates `confusion` (K, F, k, c, c), true class by predicted class, for K kernels and F folds; `loss` (K, F, k),
-    Σ −log p of the true class (`probabilities`); and `sse` (K, F, k, c), Σ (y − f)² of one-hot y. Rows are weighted.
+    Σ −log p of the true class (`log_losses`); and `sse` (K, F, k, c), Σ (y − f)² of one-hot y. Rows are weighted.
     """
 
     with_loss: bool = False  # whether to sum log-losses
@@ -97,14 +100,8 @@ class GridScores(FoldModels):
         return {"confusion": (*each, c, c), "loss": loss, "sse": sse}
 
     def footprint(self, block_rows: int) -> Footprint:
-        count, _, p, wide = self.weights.shape
-        copies = 1 + self.with_squares + self.with_loss
-        return self.block_cost(
-            block_rows,
-            flops=2.0 * count * p * wide,
-            row_bytes=wide * (8 * copies + self.features.dtype.itemsize) + 16 * self.candidates,
-            work_bytes=2 * self.weights.nbytes,
-        )
+        number = 8 * (1 + self.with_squares + self.with_loss) + self.features.dtype.itemsize
+        return self.fold_cost(block_rows, self.weights.shape[3] * number + 16 * self.candidates)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         c, k = self.targets.width, self.candidates
@@ -137,13 +134,8 @@ class FoldValues(FoldModels, RowSample):
         return {"row": (self.rows,), "fold": (self.rows,), "values": (self.rows, *self.weights.shape[::3])}
 
     def footprint(self, block_rows: int) -> Footprint:
-        count, _, p, wide = self.weights.shape
-        return self.block_cost(
-            block_rows,
-            flops=2.0 * p * count * wide,
-            row_bytes=(count + 1) * wide * (8 + self.features.dtype.itemsize),
-            work_bytes=2 * self.weights.nbytes,
-        )
+        count, *_, wide = self.weights.shape
+        return self.fold_cost(block_rows, (count + 1) * wide * (8 + self.features.dtype.itemsize))
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         for fold, ids in enumerate(self.test_rows(chunk)):

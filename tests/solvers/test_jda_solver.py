@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from bigkernel.solvers.adaptation import Aligned, components, fit_labeller, slope
 from bigkernel.solvers.pseudo_labels import PseudoLabels
-from bigkernel.solvers.whitening import whiten
+from bigkernel.solvers.whitening import Whitening, whiten
 from bigkernel.statistics.moments import Moments
 
 rng = np.random.default_rng(8)
@@ -53,7 +53,7 @@ def test_rounds_of_labels_are_those_of_the_dense_form():
     _, Z, rounds = dense.joint_adaptation(K, LABEL, S, MU, 0.5, 4)
     labels, W = None, components(ALIGNED, None, S, MU)[1]
     for expected in rounds:
-        decision = fit_labeller(ALIGNED, W, 0.5)
+        decision = fit_labeller(ALIGNED, W, 0.5, Whitening(len(W), len(W)))
         mine = (PHI[N_S:] @ decision.coef + decision.intercept).argmax(axis=1)
         assert_array_equal(mine, expected)
         labels = pseudo_labels(mine)

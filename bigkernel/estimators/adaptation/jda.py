@@ -30,7 +30,7 @@ from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.transforms.rows import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
-from bigkernel.solvers.adaptation import components, expand_decision, fit_labeller
+from bigkernel.solvers.adaptation import components, fit_labeller
 from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import require_alpha
@@ -71,7 +71,7 @@ class JDAMethod(AdaptingMethod[AlignedComponents]):
         """Return ridge on the components, for hard labels."""
         reduced, W = solved.reduced, solved.solution.whitened
         assert W is not None
-        return expand_decision(fit_labeller(reduced.aligned, W, float(self.label_alpha)), reduced.whitening), np.inf
+        return fit_labeller(reduced.aligned, W, float(self.label_alpha), reduced.whitening), np.inf
 
 
 class JDA(LandmarkEstimator, RowTransformer):
