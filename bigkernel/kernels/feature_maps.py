@@ -275,7 +275,6 @@ class LandmarkSlices:
 
     @property
     def dtype(self) -> DType:
-        """float32 or float64: dtype of the blocks."""
         return self.prepared.dtype
 
     @property

@@ -70,8 +70,7 @@ class KeptMap(SingleMap):
     shift: Array | None = None  # (p,)
     # of the blocks: a fit, whose sweeps of the same rows share them
     owner: str = field(default_factory=lambda: uuid.uuid4().hex, metadata=NOT_COMPARED)
-    # memory of the driver that the solver needs itself
-    reserved_bytes: int = field(default=0, metadata=NOT_COMPARED)
+    reserved_bytes: int = field(default=0, metadata=NOT_COMPARED)  # memory of the driver that the solver needs itself
 
     @property
     def width(self) -> int:
@@ -79,7 +78,6 @@ class KeptMap(SingleMap):
 
     @property
     def dtype(self) -> DType:
-        """float32 or float64: dtype of the blocks."""
         return self.features.dtype
 
     @property

@@ -124,6 +124,7 @@ def changes(
     def by_fit(columns: Array) -> Array:
         return np.asarray(columns.reshape(count, -1).sum(axis=1))
 
+    # ‖f‖² and ‖change of f‖² on the rows are wᵀGw and uᵀGu
     of_W = G @ W
     whole = by_fit((W * of_W).sum(axis=0))
     # the size excludes the intercept
@@ -132,6 +133,7 @@ def changes(
     far = np.abs(by_fit((U * (G @ U)).sum(axis=0)))
     nothing = (size <= _CONSTANT * whole) & (far <= _CONSTANT * whole)  # all variation is rounding
     nothing |= ~W.reshape(len(W), count, -1).any(axis=(0, 2))
+    # where G is mostly rounding, the change at points like the rows limits it
     if points is not None:
         values = np.column_stack([points if a is None else points - a, np.ones(len(points))]) @ U
         far = np.minimum(far, _CAUTION * float(moments.n) * by_fit((values**2).mean(axis=0)))

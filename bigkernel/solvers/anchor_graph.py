@@ -48,6 +48,7 @@ def anchor_weights(
     for k in range(count):  # a few passes of argmax cost less than a partial sort
         places[:, k] = score.argmax(axis=1)
         score[rows, places[:, k]] = -np.inf
+    # d² = k(x,x) + k(z,z) − 2k(x,z) of the chosen ones
     nearness = np.take_along_axis(exact, places, axis=1) - largest
     squares = np.maximum(np.broadcast_to(of_rows, len(values))[:, None] - nearness, 0)
     farthest = squares.max(axis=1, keepdims=True)
@@ -159,13 +160,8 @@ class SplitMomentStatistic(SourceTargetStatistic):
         rows = [np.flatnonzero(group == number) for number in range(self.groups)]
         return [None if len(own) == len(chunk) else own for own in rows]
 
-    def _encode(self, chunk: Chunk, block: Index, group: int, values: Array) -> None:
-        if self.splits.labelled[group]:
-            assert self.targets is not None
-            assert chunk.y is not None
-            self.targets.encode(chunk.y[block], values)
-        else:
-            values[...] = 0
+    def _is_labelled(self, group: int) -> bool:
+        return bool(self.splits.labelled[group])
 
 
 def laplacian(G: Array, A: Array, degrees: Array) -> Array:

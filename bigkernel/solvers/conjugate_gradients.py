@@ -344,9 +344,8 @@ class CGState:
     ritz: Array  # θ, the smallest Ritz value so far, (c,)
     stalled: Array  # (c,) columns in which rounding allows no further progress
     decrease: Array  # of the objective by the last step, (c,) (Hestenes & Stiefel 1952)
-    # η and β of the steps so far, (k, c)
-    eta: Array
-    beta: Array
+    eta: Array  # η of the steps so far, (k, c)
+    beta: Array  # β of the steps so far, (k, c)
 
     def select(self, columns: Array) -> CGState:
         """Return the state of some columns."""

@@ -138,6 +138,7 @@ def landmark_components(
     everything = reduce_moments(Moments.of(dict(total), shift=shift), whitening)
     sums, n = CellSums.of(total, cells), float(everything.n)
     mean, (by_domain, weights) = everything.s / n, sums.by_domain()
+    # R = between·betweenᵀ of the domain means, and then all in the principal axes of the rows
     between = between_domains(whitening.reduce(by_domain), weights)
     scatter, V = principal_scatter(n, everything.G - n * np.outer(mean, mean), np.sqrt(invariance) * between)
     if epsilon is not None:
@@ -172,6 +173,7 @@ def exact_components(
     """
     w = np.ones(len(K)) if weight is None else np.asarray(weight, np.float64)
     n, root, of_mean = float(w.sum()), np.sqrt(w), K @ w / float(w.sum())
+    # √W H K Hᵀ √W, H the subtraction of the weighted mean
     centred = (K - of_mean[:, None] - of_mean + w @ of_mean / n) * np.outer(root, root)
     domain, label = np.divmod(cell, cells.n_classes + 1)
     # over the rows: Φᵀ·between are the domain means less their mean, and Q = between·betweenᵀ
@@ -190,6 +192,7 @@ def exact_components(
     else:
         # (1/n) K²B = (KQK + K + λI) B Γ
         eigenvalues, B = _largest(centred @ centred / n, right, count)
+    # the variance of a component is its eigenvalue, and its mean 0
     z = centred @ B
     scale = np.sqrt(eigenvalues * n / np.einsum("ij,ij->j", z, z))
     dual = root[:, None] * (B * scale)

@@ -41,6 +41,7 @@ def exact_krr(
                 keep = values > n * np.finfo(np.float64).eps * np.abs(values).max()
                 roots, basis = np.sqrt(values[keep]), vectors[:, keep]
                 phi, weights = basis * roots, np.ones(n) if weight is None else weight
+                # ridge on φ, about the means with an intercept
                 share = weights / weights.sum() if fit_intercept else np.zeros(n)
                 mean, target_mean = share @ phi, share @ Y
                 phi, target = phi - mean, Y - target_mean
@@ -49,6 +50,7 @@ def exact_krr(
                 return basis @ (w / roots[:, None]), target_mean - mean @ w
     scaled, root = weigh(K, weight)
     target = root[:, None] * Y
+    # without an intercept (√W K √W + λI)u = √W y and a = √W u
     if not fit_intercept:
         dual = ridge(scaled, target, alpha, n_rows=n, diagnostics=diagnostics)
         return root[:, None] * dual, np.zeros(Y.shape[1])

@@ -255,6 +255,7 @@ def _solve_rows(
     to = _Scaled(scale, top if taken else None)
     F, P = to.reduce(columns.T).T, to.reduce(np.sqrt(alpha) * np.eye(len(scale))).T
     if not fit_intercept:
+        # the row of the mean, √n μᵀTu, has a single entry where T takes it
         first = top[None].copy()
         if taken:
             first[:], first[0, np.abs(top).argmax()] = 0, 1

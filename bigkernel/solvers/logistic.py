@@ -108,6 +108,7 @@ def descend(
     """
     here, count = start, 0
     while True:
+        # a step of BFGS, −Mg; its decrement ½ gᵀMg estimates the excess
         direction = -here.precondition(bound, here.gradient)
         here = replace(here, excess=max(-_inner(direction, here.gradient) / 2, 0.0))
         rounding = _ROUNDING * abs(here.objective)
@@ -120,6 +121,7 @@ def descend(
         if count == 0 or here.excess > tol * abs(here.objective):
             after, count = _step(here, direction, evaluate), count + 1
         if after is None:
+            # near the end products with the Hessian tell the excess, and then give a step
             newton = _Newton(here, bound, count)
             while not newton.ended(tol):
                 newton.multiply(multiply)

@@ -251,6 +251,7 @@ def learn_scales(
         left -= 1
         scales, penalty = np.exp(logs[:-1]), float(np.exp(logs[-1]))
         try:
+            # mean error of all folds, and its slopes along the logarithms
             folds = [loss.with_gradient(scales, penalty) for loss in losses]
         except linalg.LinAlgError:  # a step too far
             return np.finfo(np.float64).max, np.zeros_like(logs)

@@ -24,10 +24,8 @@ from bigkernel.solvers.ridge import SHARED, Penalties, RidgeSystem, RoundingEsti
 from bigkernel.solvers.whitening import Reduced, Whitening, centre, reduce_moments
 from bigkernel.statistics.moments import SUMS, Moments
 
-Fits = tuple[
-    Array, Array, list[Errors | None]
-]  # weights (k, r, c), intercepts (k, c), and errors where they can be estimated
-
+# weights (k, r, c), intercepts (k, c), and errors where they can be estimated
+Fits = tuple[Array, Array, list[Errors | None]]
 Block = tuple[int, int]  # first coordinate, and the one after the last
 _NEAR = 1.2  # a block is chosen whose GCV is at most so many times the least
 
@@ -163,6 +161,7 @@ def candidates(
     r, c = train.C.shape
     weights, intercepts = np.zeros((len(grid), r, c)), np.zeros((len(grid), c))
     errors: list[Errors | None] = [None] * len(grid)
+    # candidates of the same columns and intercept share a system and its factors
     systems: dict[tuple[bool, int, int], RidgeSystem] = {}
     centred = {flag: centre(train, fit_intercept=flag) for flag in {p.fit_intercept for p in grid}}
     for place, settings in enumerate(grid):

@@ -118,7 +118,8 @@ class RowSystem:
         # ‖FS⁻¹V‖²
         S, V = solution, dof_vectors(self.F.shape[1])
         if S.spectrum is not None:
-            return float(((self.F @ (S.spectrum[2].T / S.spectrum[1])) ** 2).sum())
+            _, values, Vt = S.spectrum
+            return float(((self.F @ (Vt.T / values)) ** 2).sum())
         return float(((self.F @ S.solve(V)) ** 2).sum()) * len(V) / max(float((V * V).sum()), 1.0)
 
     def diagnose(self, solution: Stacked, diagnostics: SolveDiagnostics, coef: Array | None = None) -> None:
@@ -178,6 +179,7 @@ def nystrom_ridge_of(
     positive weight. "gcv" chooses α from the same rows. `noise` is the standard deviation of block values.
     """
     small = FactoredRows.of(R, shift, whitening.width, centred=fit_intercept)
+    # F = RT; noise of kernel values moves each column by √n times its deviation
     F = np.ascontiguousarray(whitening.reduce(small.columns.T).T)
     values = np.full(whitening.width, noise * np.sqrt(small.n))
     penalty = best_of_rows(F, small.targets, rows, fit_intercept=fit_intercept) if isinstance(alpha, str) else alpha

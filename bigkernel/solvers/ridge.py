@@ -255,6 +255,7 @@ def factorize(
     plain, vectors = linalg.eigh(G, driver="evd") if spectrum is None else spectrum()
     largest = max(float(np.abs(plain + alpha).max(initial=0.0)), 1e-300)
     rounding, null, values = max(-float(plain[0]), 0.0), relative * largest, plain + alpha
+    # ν above that threshold: without a penalty directions below ν are null, else eigenvalues are raised to ν/4
     if rounding <= null:
         rounding = 0.0
     elif rounding <= _COARSE * largest:
@@ -620,9 +621,11 @@ def factorize_unrotated(gram: WhitenedGram, alpha: float) -> UnrotatedFactor | N
     if blas.cholesky(M, lower=True):
         return None
     factor = UnrotatedFactor(gram, M.T)
+    # g = M⁻¹μ and 1/n + μᵀg, which take M to moments about 0
     if gram.mean is not None:
         along = solve_factored(M.T, gram.mean[:, None], lower=False)[:, 0]
         factor = replace(factor, along=along, pivot=float(1 / n + gram.mean @ along))
+    # an eigenvalue of H far below α is rounding
     least = residuals.smallest_eigenvalue(factor.solve, len(G))
     if not least > alpha / 2:
         return None
@@ -649,6 +652,7 @@ def nystrom_ridge(
         result = _unrotated_ridge(moments, whitening, float(alpha), fit_intercept, diagnostics, estimate)
         if result is not None:
             return result
+    # (TᵀGT + αI)w = TᵀC, about the means with an intercept
     raw, rotated, small = reduce_and_centre(moments, whitening, fit_intercept=fit_intercept)
     rounding = None
     if estimate is not None:
@@ -681,6 +685,7 @@ def _unrotated_ridge(
     factor = factorize_unrotated(gram, alpha)
     if factor is None:
         return None
+    # MB = C − sȳᵀ about the means, B = Tw
     right = moments.C - np.outer(moments.s, target_mean)
     coef, C, of_mean = solve_factored(factor.upper, right, lower=False), whitening.reduce(right), whitening.reduce(mean)
     if factor.along is None:
@@ -700,6 +705,7 @@ def _unrotated_ridge(
     errors = prediction_errors(
         rounding, SystemSolution(w, error, predicted, alpha, n, gram, C, factor), rounding.changes
     )
+    # beyond that moments are rotated
     if not errors.solve <= _SOLVED:
         return None
     size = frobenius(moments.G) + alpha * frobenius(core.diagonal)  # at most ‖G‖ + α‖K‖

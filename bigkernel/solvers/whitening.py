@@ -118,6 +118,7 @@ def whiten(
     if scale == 0:
         note(f"{kernel} kernel: the kernel matrix of {m} landmarks is zero, and so are the predictions")
         return Whitening(m, 0, basis=np.zeros((m, 0)))
+    # pivots up to this are rounding: their landmarks depend on others
     tolerance, norm = m * eps * scale, residuals.frobenius(core)
     # in column order, as LAPACK expects: the transpose of a symmetric matrix costs nothing
     factor = core if core.flags.f_contiguous else core.T

@@ -55,6 +55,7 @@ class Tree:
             return
         share = self._right_share(project(x[rows], self.directions[node]), node)
         left = count // 2
+        # rows between both sides go to both, with weights that add up to their own
         for own, first, inner in ((1 - share, node + 1, left), (share, node + left, count - left)):
             here = own > 0
             yield from self._descend(x, rows[here], (weight * own)[here], first, inner)
@@ -63,6 +64,7 @@ class Tree:
         low, high = self.lower[node], self.upper[node]
         if not high > low:
             return np.asarray(places > low, np.float64)
+        # 3t² − 2t³ rises from 0 to 1 without a kink
         t = np.clip((places - low) / (high - low), 0, 1)
         return np.asarray(t * t * (3 - 2 * t))
 

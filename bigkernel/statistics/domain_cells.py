@@ -62,6 +62,7 @@ class Cells:
         if not self.n_classes:
             return np.zeros(len(np.arange(len(chunk))[block]), np.int64)
         y = require_labels(chunk)[block]
+        # the class next to a label is its own, or the label is missing or strange
         place = np.minimum(np.searchsorted(self.classes, y), self.n_classes - 1)
         known = self.classes[place] == y
         missing = ~known & (y == -1) if y.dtype.kind in "if" else np.zeros(len(y), bool)

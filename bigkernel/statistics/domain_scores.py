@@ -70,15 +70,15 @@ class DomainScores(FoldModels):
         count, folds, p, wide = self.weights.shape
         own = self.fold_cost(block_rows, wide * (48 + self.features.dtype.itemsize))
         # rows of the target are predicted without each of the folds
-        own = replace(own, flops_per_row=own.flops_per_row + 2.0 * (folds - 1) * count * p * wide)
-        if self.ratio is None:
-            return own
-        work, flops = own.work_bytes + self.ratio.work_bytes(block_rows), own.flops_per_row + self.ratio.flops_per_row
+        flops, work = own.flops_per_row + 2.0 * (folds - 1) * count * p * wide, own.work_bytes
+        if self.ratio is not None:
+            flops, work = flops + self.ratio.flops_per_row, work + self.ratio.work_bytes(block_rows)
         return replace(own, flops_per_row=flops, work_bytes=work)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         shape = self.candidates, self.targets.width
         target = np.flatnonzero(target_rows(self.targets.labelled_in(chunk), chunk.domain, self.domains))
+        # a ratio of densities is not below 0, where its estimate may be
         omega = None if self.ratio is None else np.maximum(self.ratio.values(chunk)[:, 0], 0)
         for fold, ids in enumerate(self.test_rows(chunk)):
             if self.slopes is not None:

@@ -193,15 +193,10 @@ class HeldOutValues(FoldModels, RowSample):
 
     def footprint(self, block_rows: int) -> Footprint:
         _, g, p, c = self.weights.shape
-        cost, kept = self.features.cost, self.partial_bytes
-        return Footprint(
-            flops_per_row=self.share * (cost.flops_per_row + 2.0 * p * c),
-            partial_bytes=kept,
-            work_bytes=cost.fixed_bytes
-            + g * p * c * (8 + self.features.dtype.itemsize)
-            + block_rows * (cost.row_bytes + 8 * (3 * c + 8))
-            + 2 * kept,
-        )
+        cost, of_models = self.features.cost, g * p * c * (8 + self.features.dtype.itemsize)
+        # of a task: the map and the models, a block with its values, and totals while they are joined
+        work = cost.fixed_bytes + of_models + block_rows * (cost.row_bytes + 8 * (3 * c + 8)) + 2 * self.partial_bytes
+        return Footprint(self.share * (cost.flops_per_row + 2.0 * p * c), self.partial_bytes, work)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         ids = np.arange(chunk.start, chunk.start + len(chunk))
@@ -209,6 +204,7 @@ class HeldOutValues(FoldModels, RowSample):
         key = (hash_ids(ids, _ROW_SEED) >> np.uint64(11)).astype(np.float64) / 2.0**53
         weight = weights_of(chunk, slice(None))
         chosen = self.targets.labelled_in(chunk) & (weight > 0) & (key <= self.share)
+        # rows of no fold, −1, are predicted by f number `folds.count`
         fold, pieces = self.folds.of(chunk) % (self.folds.count + 1), [total]
         for number in range(self.weights.shape[1]):
             for block, _, values in self.values_of(chunk, number, np.flatnonzero(chosen & (fold == number))):

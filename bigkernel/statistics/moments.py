@@ -40,6 +40,7 @@ def uncentre(total: Accumulator, shift: Array) -> Accumulator:
     a, n, s, t = shift.astype(np.float64), total["n"], total["s"], total["t"]
     cross = s[:, :, None] * a
     anchors = {"anchors": total["anchors"] + np.outer(total["degrees"], a)} if "anchors" in total else {}
+    # Σ w (b + a)(b + a)ᵀ = G + saᵀ + asᵀ + n aaᵀ and Σ w (b + a)yᵀ = C + atᵀ
     return {
         **total,
         **anchors,
@@ -70,6 +71,7 @@ def select_columns(total: Mapping[str, Array], columns: Array) -> Accumulator:
 def unshift_targets(total: Accumulator, shift: Array) -> Accumulator:
     """Return moments with targets y from those with y − shift, (c,), group by group."""
     n, s, t = total["n"], total["s"], total["t"]
+    # Σ w φ(y + d)ᵀ = C + sdᵀ and Σ w (y + d)² = q + 2dt + nd²
     return {
         **total,
         "C": total["C"] + s[:, :, None] * shift,
@@ -134,6 +136,7 @@ class Targets:
                     row = start + int(np.argwhere(beyond)[0, 0])
                     raise DataError(f"y: row {row}: float64 rounds whole numbers beyond 2**53; subtract an offset")
                 return present
+            # a row of floats has all of its targets, or none of them: NaN
             infinite = np.isinf(table).any(axis=1)
             if infinite.any():
                 raise DataError(f"y: row {start + int(np.argmax(infinite))} is infinite; NaN marks unlabelled rows")
@@ -147,6 +150,7 @@ class Targets:
                 )
             return np.asarray(present & (count > 0))
         labelled: Array = np.isin(y, self.classes)
+        # −1 and NaN mark rows without a label; another label is a mistake, unless it is a class
         strange = ~labelled if y.dtype.kind not in "if" else ~labelled & (y != -1) & (y == y)
         if strange.any():
             row = int(np.argmax(strange))
@@ -245,6 +249,7 @@ class ProbedWindow:
         for start in range(0, len(rows), self._step):
             strip = rows[start : start + self._step, :p].astype(np.float64)
             one = rows[start : start + self._step, self._place].astype(np.float64)
+            # Σ w (b, 1)(φᵀv) with φᵀv = bᵀv + aᵀv, of rows φ = b + a about 0
             values = strip @ V[:p]
             values += one[:, None] * V[p]
             sums[:p] += strip.T @ values
@@ -254,6 +259,7 @@ class ProbedWindow:
         """Compute Ev (p, k) about 0 of the window whose matrix [Φ, Y, 1]ᵀ[Φ, Y, 1] has this upper triangle."""
         V, p, last = self._vectors, len(self._shift), self._place
         product = np.zeros((p, V.shape[1]))  # Gv
+        # Gv by strips of the upper triangle: each times v, and its transpose without the diagonal
         for i in range(0, p, self._step):
             j = min(i + self._step, p)
             strip = np.empty((j - i, p - i))
@@ -263,6 +269,7 @@ class ProbedWindow:
             strip[:, : j - i] = np.triu(strip[:, : j - i], 1)
             product[i:] += strip.T @ V[i:j]
         sums = gram[:p, last].astype(np.float64)
+        # by how much [b, 1]ᵀ[b, 1](v; aᵀv) is off, and Ev = (I, a) times that, as φ = (I, a)(b; 1)
         error = product + sums[:, None] * V[p] - self._sums[:p]
         of_ones: Array = sums @ V[:p] + float(gram[last, last]) * V[p] - self._sums[p]
         return np.asarray(error + self._shift[:, None] * of_ones)
@@ -314,9 +321,13 @@ class GroupedBlocks(BlockStatistic):
             groups += [labelled & (fold == number) for number in (*range(self.folds.count), -1)]
         return [None if group.all() else np.flatnonzero(group) for group in groups]
 
+    def _is_labelled(self, group: int) -> bool:
+        """Return whether the rows of a group have targets."""
+        return self.unlabelled == "drop" or group > 0
+
     def _encode(self, chunk: Chunk, block: Index, group: int, values: Array) -> None:
         """Write the targets of a block into values (b, c)."""
-        if self.targets and chunk.y is not None and (self.unlabelled == "drop" or group > 0):
+        if self.targets and chunk.y is not None and self._is_labelled(group):
             self.targets.encode(chunk.y[block], values)
         else:
             values[...] = 0
@@ -372,16 +383,16 @@ class MomentStatistic(GroupedBlocks):
         return {**total, "G": G}
 
     def footprint(self, block_rows: int) -> Footprint:
-        p, c, count, probe = self.features.width, self.n_targets, self.features.count, self.probe
-        dtype, sums = self.features.dtype, self.sums or self.features.dtype
-        widened = 0 if sums == dtype else self.wide * sums.itemsize  # a copy of a row, in the dtype of the products
-        k = probe.vectors.shape[2] if probe else 0
-        cost = self.block_cost(
-            block_rows,
-            flops=count * (p * p + 2 * p * (c + 1)) + (4.0 * probe.vectors.size / probe.every if probe else 0),
-            row_bytes=(self.wide - p) * dtype.itemsize + 8 * c + widened,
-            work_bytes=count * self.wide**2 * sums.itemsize + (PROBE_BYTES + 40 * k * (p + 1) if k else 0),
-        )
+        p, c, count, dtype = self.features.width, self.n_targets, self.features.count, self.features.dtype
+        sums = self.sums or dtype
+        # of a row: spare columns of the block, targets, and a copy in the dtype of the products
+        row_bytes = (self.wide - p) * dtype.itemsize + 8 * c + (0 if sums == dtype else self.wide * sums.itemsize)
+        # of a task: [Φ, Y, 1]ᵀ[Φ, Y, 1] of each kernel
+        flops, work = 1.0 * count * (p * p + 2 * p * (c + 1)), count * self.wide**2 * sums.itemsize
+        if self.probe:
+            flops += 4.0 * self.probe.vectors.size / self.probe.every
+            work += PROBE_BYTES + 40 * self.probe.vectors.shape[2] * (p + 1)
+        cost = self.block_cost(block_rows, flops=flops, row_bytes=row_bytes, work_bytes=work)
         return replace(cost, width=p, dtype=dtype.name, shared_bytes=self.features.cost.fixed_bytes)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:

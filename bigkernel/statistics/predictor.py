@@ -112,6 +112,7 @@ class Spread:
 
     def variance(self, phi: Array, diagonal: Array) -> Array:
         """Compute Var[y|x] (b,) from φ (b, p) float64 and k(x, x) in `diagonal` (b,)."""
+        # max(k(x,x) − ‖Aᵀφ‖² − ε, 0) + ‖Uᵀφ − u‖² + ℓ
         explained, uncertain = phi @ self.explained, phi @ self.uncertain - self.centre
         variance: Array = np.maximum(diagonal - np.einsum("ij,ij->i", explained, explained) - self.least, 0)
         variance += np.einsum("ij,ij->i", uncertain, uncertain) + self.level

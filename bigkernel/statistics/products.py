@@ -54,13 +54,9 @@ class ProductStatistic(BlockStatistic):
     residual: bool = False  # whether targets are read
     folds: Folds | None = None  # which fold tests a row; rows below −1 are left out. None: nothing is held out
 
-    @property
-    def _groups(self) -> int:
-        """g, the number of groups of rows."""
-        return self.folds.count + 1 if self.folds else 1
-
     def shapes(self) -> Shapes:
-        (p, columns), c, g = self.vectors.shape, self.targets.width, self._groups
+        (p, columns), c = self.vectors.shape, self.targets.width
+        g = self.folds.count + 1 if self.folds else 1
         if not self.residual:
             return {"U": (p, columns)}
         by_column = ("e", "sse", "squares", *(("held_e", "held_sse") if self.folds else ()))
@@ -68,13 +64,13 @@ class ProductStatistic(BlockStatistic):
         return {**sums, **dict.fromkeys(by_column, (columns,))}
 
     def footprint(self, block_rows: int) -> Footprint:
-        (p, columns), c, g = self.vectors.shape, self.targets.width, self._groups
-        return self.block_cost(
-            block_rows,
-            flops=4.0 * p * columns + 2.0 * p * g * self.residual,
-            row_bytes=8 * (c + 4),
-            work_bytes=strip_bytes(p, columns + g) + 16 * p * (columns + g),
+        (p, columns), c = self.vectors.shape, self.targets.width
+        g = self.folds.count + 1 if self.folds else 1
+        flops, work = (
+            4.0 * p * columns + 2.0 * p * g * self.residual,
+            (strip_bytes(p, columns + g) + 16 * p * (columns + g)),
         )
+        return self.block_cost(block_rows, flops=flops, row_bytes=8 * (c + 4), work_bytes=work)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         fold = np.full(len(chunk), -1) if self.folds is None else self.folds.of(chunk)
@@ -106,6 +102,7 @@ class ProductStatistic(BlockStatistic):
             total["n"] += by_group.sum(axis=0)
             total["t"] += by_group.T @ y
             total["q"] += by_group.T @ y**2
+            # Σ w f² of the training rows of each column
             squares = values**2
             squares[held, own] = 0
             total["squares"] += weight @ squares.reshape(len(phi), -1)
@@ -200,6 +197,7 @@ class SoftmaxStatistic(BlockStatistic):
                 for strip, rows in _strips(chunk, phi):
                     values = products(chunk, rows, self.coef) + self.intercept
                     values, along = values[:, : len(sums)], values[:, len(sums) :]
+                    # t − p of each row, or its change along the direction: p(Σ p d − d) for changes d of f
                     logarithms = log_softmax(values)
                     total["loss"] -= weight[strip] @ (truth[strip] * logarithms).sum(axis=1)
                     error, p = truth[strip], np.exp(logarithms)
@@ -246,6 +244,7 @@ class LeverageSample(BlockStatistic, RowSample):
             phi = self.features.block(chunk, block)
             with chunk.work.stage("product"):
                 w = weights_of(chunk, block)
+                # ‖Vᵀb‖² ≈ bᵀH⁻¹b; rows of weight 0 are left out
                 with np.errstate(over="ignore"):
                     leverage = (products(chunk, phi, self.projection) ** 2).sum(axis=1)
                 row = chunk.start + np.arange(len(chunk))[block]
@@ -257,6 +256,7 @@ class LeverageSample(BlockStatistic, RowSample):
         """Sample at most `size` rows; return their ids, rising, weights in the sub-sample, and folds, (k,) each."""
         weight, chance = total["weight"], np.ones(len(total["row"]))
         if len(chance) > self.size:
+            # a row is taken with probability priority · (key of the first that is not), at most 1
             ranks = self._ranks(total)
             first_left = np.sort(ranks)[self.size]  # both halves take this many rows
             by_weight, by_leverage = (np.sort(key)[first_left] for key in self._keys(total))

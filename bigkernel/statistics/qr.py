@@ -47,12 +47,9 @@ class QRStatistic(GroupedBlocks):
 
     def footprint(self, block_rows: int) -> Footprint:
         p, q = self.features.width, self.side
-        cost = self.block_cost(
-            block_rows,
-            flops=2 * q * q,
-            row_bytes=(self.wide - p) * self.features.dtype.itemsize + 16 * q,
-            work_bytes=8 * (3 * q * q + 64 * q),
-        )
+        # the spare columns of a row, and it twice in float64; triangles while they are factored
+        row_bytes, work = (self.wide - p) * self.features.dtype.itemsize + 16 * q, 8 * (3 * q * q + 64 * q)
+        cost = self.block_cost(block_rows, flops=2 * q * q, row_bytes=row_bytes, work_bytes=work)
         return replace(cost, shared_bytes=self.features.cost.fixed_bytes)
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
@@ -62,12 +59,14 @@ class QRStatistic(GroupedBlocks):
             for rows in self._blocks(total, 0, chunk, block):
                 with chunk.work.stage("gram"):
                     wide = chunk.work.buffer("wide", (len(rows), q), np.float64)
+                    # ones come first, and [Φ, Y] after them
                     wide[:, 0], wide[:, 1 : 1 + p], wide[:, 1 + p :] = rows[:, q - 1], rows[:, :p], rows[:, p : q - 1]
                     total["R"] = add_rows(total["R"], wide)
 
 
 def shift_columns(R: Array, columns: Array | None, targets: Array | None = None) -> Array:
     """Return R of φ − a + `columns` (p,) and y − b + `targets` (c,); None: 0."""
+    # the first row is √n (1, mean of φ − a, mean of y − b)
     out, p = R.copy(), 0 if columns is None else len(columns)
     if columns is not None:
         out[0, 1 : 1 + p] += R[0, 0] * columns
@@ -99,6 +98,7 @@ class FactoredRows:
     def of(cls, R: Array, shift: Array | None, width: int, *, centred: bool) -> FactoredRows:
         """Build the rows from R about `shift` (p,), None: 0; less their means if `centred`."""
         lengths, R = np.linalg.norm(R[:, 1 : 1 + width], axis=0), shift_columns(R, shift)
+        # the rows below the first are those of columns about their means
         means = R[0, 1:] / max(float(R[0, 0]), 1e-300)
         rows = R[1:, 1:] if centred else R[:, 1:]
         n = float(R[0, 0]) ** 2

@@ -94,6 +94,7 @@ class ScoreStatistic(Statistic):
         total["t"] += weight @ (truth - self.shift)
         total["q"] += weight @ (truth - self.shift) ** 2
         if self.keep:
+            # residuals in units of their spread by bins of a fifth, the first and the last open
             places = np.nan_to_num((truth - values) / self.spread, nan=np.inf) * (RESIDUAL_BINS / 8) + RESIDUAL_BINS / 2
             bins = np.clip(places, 0, RESIDUAL_BINS - 1).astype(np.int64)
             for column, of_column in enumerate(bins.T):
@@ -132,6 +133,7 @@ def _add_probabilities(total: Accumulator, weight: Array, logits: Array, truth: 
     best, rows = p.argmax(axis=1), np.arange(len(p))
     total["log_loss"] -= weight @ logarithms[rows, truth.argmax(axis=1)]
     total["brier"] += weight @ ((truth - p) ** 2).sum(axis=1)
+    # by bins of the largest p: the rows, those classified rightly, and Σ p
     largest = p[rows, best]
     place = np.minimum((largest * _BINS).astype(np.int64), _BINS - 1)
     for number, values in enumerate((weight, weight * truth[rows, best], weight * largest)):
@@ -157,6 +159,7 @@ def score(total: Accumulator) -> float:
     if "confusion" in total:
         confusion = total["confusion"]
         return float(np.trace(confusion) / max(confusion.sum(), 1e-300))
+    # 1 − Σ(y − f)²/Σ(y − ȳ)²; the spread of a constant target is rounding
     spread = total["q"] - total["t"] ** 2 / np.maximum(total["n"], 1e-300)
     flat = spread <= 1e-12 * np.maximum(total["q"], 1e-300)
     r2 = np.where(flat, (total["sse"] <= 1e-12 * np.maximum(total["q"], 1e-300)) * 1.0, 0.0)
