@@ -52,7 +52,7 @@ from bigkernel.estimators.fit.basis import (
     of_kernel,
 )
 from bigkernel.estimators.fit.calibration import plan_calibration, refuse_folds
-from bigkernel.estimators.fit.method import Method
+from bigkernel.estimators.fit.method import Method, holds_out
 from bigkernel.estimators.fit.state import (
     BlendFit,
     Columns,
@@ -322,7 +322,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         if columns.exact:
             raise ConfigError(f"{type(self).__name__}: partial_fit needs n_landmarks; an exact fit has no statistics")
         if before is not None:
-            method.require_same(before)
+            method.graph.require_same(before)
         known = None if before is None else before.inputs
         data = read_training(self, X, y, sample_weight, known=known, classes=classes)
         with job(f"{type(self).__name__}.partial_fit"), shown(self.verbose):
@@ -344,7 +344,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         refuse_folds(method, "refit")
         self.check_parameters()
         before = self._require_moments("fit again")
-        method.require_same(before)
+        method.graph.require_same(before)
         self._fitted = fitting.solve_again(method, before)
         return self
 
@@ -360,7 +360,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         restore(self, data.inputs)
         method = self._method()
         # sums of folds need their own sweep
-        problem = None if problem is None or method.holds_out else method.check(problem, data.rows.name)
+        problem = None if problem is None or holds_out(method) else method.check(problem, data.rows.name)
         choose = self._columns().dtype == "auto"
         self._fitted = fitting.fit_sums(method, data, basis, choose=choose, problem=problem)
 
@@ -427,8 +427,8 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _features(self) -> IdentityMap | LandmarkMap | FourierMap:
         """Return the map of rows to the columns of the coefficients."""
-        features = self._method().predicting(self._require("predict").basis.features())
-        return cast("IdentityMap | LandmarkMap | FourierMap", features)
+        basis = self._require("predict").basis
+        return cast("IdentityMap | LandmarkMap | FourierMap", basis.predicting(basis.features()))
 
     def _coefficients(self) -> tuple[Array, Array]:
         """Return W (p, c) and b (c,) over the features; those of a ∘ f + b + log w where the model is calibrated."""
@@ -851,7 +851,8 @@ class LandmarkEstimator(RowsEstimator):
     @property
     def n_landmarks_(self) -> int:
         """Number of landmarks, of each view where there are two."""
-        return self._method().landmark_count(self._require("n_landmarks_").basis)
+        basis = self._require("n_landmarks_").basis
+        return int(basis.width) // basis.views
 
     @property
     def dual_coef_(self) -> Array:
@@ -893,7 +894,7 @@ class LandmarkEstimator(RowsEstimator):
         method = self._method()
         refuse_folds(method, "with_landmarks")
         before = self._require_moments("fit with n_landmarks")
-        columns = method.some_landmarks(before, count, self._columns())
+        columns = fitting.some_landmarks(before, method.graph, count, self._columns())
         fewer: Self = copy(self).set_params(n_landmarks=count)
         if not isinstance(self.landmarks, str):
             fewer.set_params(landmarks=self.landmarks_[columns])
@@ -932,7 +933,7 @@ class LandmarkEstimator(RowsEstimator):
         calibration = fit.calibration
         if calibration is not None and calibration.rows:
             report |= {"calibration_rows": calibration.rows, "calibration_log_loss": calibration.log_loss}
-        report |= self._method().report(fit)
+        report |= fit.solution.report(fit)
         return report
 
 

@@ -17,14 +17,12 @@ from bigkernel.estimators.base import Regressor, set_parameters
 from bigkernel.estimators.fit.basis import RowChoice
 from bigkernel.estimators.fit.method import Method
 from bigkernel.estimators.fit.precision import r_factor_of
-from bigkernel.estimators.fit.state import Columns, Fitted, LinearSolution, Problem, Report, RowBasis, Solution
+from bigkernel.estimators.fit.state import Fitted, LinearSolution, Problem, Report, RowBasis
 from bigkernel.estimators.inputs.checks import PENALTIES, penalty_of
-from bigkernel.estimators.inputs.training import AnyTargets
 from bigkernel.solvers.linear import linear_fit, linear_ridge_of
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
-from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.plan import Accumulator
 
 
@@ -32,27 +30,8 @@ from bigkernel.streaming.plan import Accumulator
 class LinearMethod(Method[Whitening, LinearSolution]):
     """Least squares on the rows themselves, about a point near their mean, with a penalty or none."""
 
-    solution_type: ClassVar[type[Solution]] = LinearSolution
     has_formula: ClassVar[bool] = True
     fit_intercept: bool
-
-    @property
-    def whitens(self) -> bool:
-        """False: columns are the rows."""
-        return False
-
-    @property
-    def probed(self) -> bool:
-        """False: the solve estimates its own rounding."""
-        return False
-
-    @property
-    def uses_qr(self) -> bool:
-        return True
-
-    def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
-        assert isinstance(targets, Targets)
-        return MomentStatistic(basis.centred(), targets)
 
     def solve(self, problem: Problem, reduced: Whitening, diagnostics: SolveDiagnostics) -> LinearSolution:
         assert isinstance(problem.basis, RowBasis)

@@ -21,9 +21,9 @@ from bigkernel.errors import AccuracyWarning, ConfigError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, every_row_choice, set_parameters
 from bigkernel.estimators.fit.basis import BasisChoice, RowChoice
 from bigkernel.estimators.fit.calibration import with_sweeps
-from bigkernel.estimators.fit.method import Method, skipped, sum_up
+from bigkernel.estimators.fit.method import Method, plan_sums, skipped, sum_up
 from bigkernel.estimators.fit.precision import whitened
-from bigkernel.estimators.fit.state import Columns, IterativeFit, LogisticSolution, Problem, Solution
+from bigkernel.estimators.fit.state import Columns, IterativeFit, LogisticSolution, Problem
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, finite, solving
 from bigkernel.estimators.inputs.read import CLASS_WEIGHT
 from bigkernel.estimators.inputs.training import Training
@@ -125,14 +125,8 @@ class _System:
 class LogisticMethod(Method[Whitening, LogisticSolution]):
     """Softmax regression by gradients, each from a sweep."""
 
-    solution_type: ClassVar[type[Solution]] = LogisticSolution
     tol: float
     max_iter: int
-
-    @property
-    def probed(self) -> bool:
-        """False: the moments only bound the Hessian, and gradients are summed in float64."""
-        return False
 
     def solve_settings(self) -> SolveSettings:
         """Raise `ConfigError`: candidates share no sweeps."""
@@ -143,7 +137,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
         )
 
     def iterate(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> IterativeFit:
-        basis, whitening, diagnostics = whitened(self.whiten, basis, choose=columns.dtype == "auto")
+        basis, whitening, diagnostics = whitened(basis, choose=columns.dtype == "auto")
         diagnostics.warn()
         with keeping_blocks(basis.features(), data.rows, reserved_bytes=driver_bytes(basis.width, None)) as features:
             return self._fit_by_sweeps(data, basis, whitening, features)
@@ -156,7 +150,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
         c = len(small.target_mean)
         # with two classes, scikit-learn's single column is the difference of ours, whose squares are half of its
         alpha = float(self.alpha) * (2 if c == 2 else 1)
-        system = _System(self, data.rows, self.classes(data.targets), problem, whitening, features, small, alpha)
+        system = _System(self, data.rows, data.labels, problem, whitening, features, small, alpha)
         with np.errstate(all="ignore"):  # `finite` checks the solution
             shares, end = self._descend(system)
             coef, intercept = system.coefficients(end.theta)
@@ -205,10 +199,11 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
 
     def plan(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Plan:
         """Return the plan of the sweep of moments and of the expected steps."""
-        targets = self.classes(data.targets)
+        targets = data.labels
         coef = np.broadcast_to(0.0, (basis.width, 2 * targets.width))
         more = plan_sweep(data.rows, SoftmaxStatistic(KeptMap(basis.features()), targets, coef, coef[0], "plan"))
-        return with_sweeps(super().plan(data, columns, basis), more, _EXPECTED)
+        # sums that only bound the Hessian are not probed
+        return with_sweeps(plan_sums(self, data, basis, probed=False), more, _EXPECTED)
 
 
 class KernelLogisticClassifier(Classifier, LandmarkEstimator):

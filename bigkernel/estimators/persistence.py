@@ -12,7 +12,7 @@ import importlib
 import os
 from collections.abc import Mapping
 from numbers import Integral
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone, is_classifier
@@ -387,9 +387,11 @@ def _require_fit(step: Any, fit: Any) -> None:
     """Raise `ModelRejectedError` unless the arrays of a fit have consistent shapes."""
     name, basis, solution, inputs = type(step).__name__, fit.basis, fit.solution, fit.inputs
     p, d, c, classes = basis.width, inputs.n_features, solution.coef.shape[-1], inputs.classes
+    views = getattr(step, "n_views", 1)
+    require(basis.views == views and not p % views, f"{name}: expected the landmarks of {views} views")
     r_factor, sample = getattr(fit, "r_factor", None), vars(basis).get("sample")
     arrays: dict[str, tuple[Any, tuple[int, ...]]] = {
-        "coefficients": (solution.coef, (p // 2 if hasattr(solution, "view_ranks") else p, c)),
+        "coefficients": (solution.coef, (p // views, c)),
         "intercept": (solution.intercept, (c,)),
         "landmarks": (vars(basis).get("landmarks"), (p, d)),
         "sample of rows": (sample, (len(sample), d) if sample is not None else ()),
@@ -406,7 +408,8 @@ def _require_fit(step: Any, fit: Any) -> None:
     }
     _require_shapes(name, arrays)
     require(classes is not None or not is_classifier(step), f"{name}: expected {c} class labels")
-    kind: Any = step._method().solution_type if hasattr(step, "_method") else object
+    # the last parameter of the type of its method
+    kind: Any = get_args(type(step._method()).__orig_bases__[0])[-1] if hasattr(step, "_method") else object
     require(isinstance(solution, kind) and not (inputs.flat and c != 1), f"{name}: the solution has an unexpected type")
     _require_basis(name, basis, d)
 

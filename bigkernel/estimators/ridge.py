@@ -45,10 +45,9 @@ from bigkernel.estimators.fit.state import (
     Problem,
     Report,
     RidgeSolution,
-    Solution,
     Solved,
 )
-from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, PENALTIES, RULES, finite, penalty_of
+from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, PENALTIES, RULES, chosen_by_folds, finite, penalty_of
 from bigkernel.estimators.inputs.read import CLASS_WEIGHT
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.events.job import Note, emit
@@ -192,20 +191,9 @@ def plan_by_cg(data: Training, basis: Columns, choice: PreconditionerChoice) -> 
 class RidgeMethod(Method[Whitening, RidgeSolution]):
     """Least squares with a penalty, by sums of m×m and one solve, or by conjugate gradients."""
 
-    solution_type: ClassVar[type[Solution]] = RidgeSolution
     has_formula: ClassVar[bool] = True
     fit_intercept: bool
     by_cg: IterativeSettings
-
-    @property
-    def probed(self) -> bool:
-        """False for conjugate gradients, whose products are float64."""
-        return self.by_cg.solver != "cg"
-
-    @property
-    def uses_qr(self) -> bool:
-        """False with probabilities, as fits without a fold are solved from moments alone."""
-        return not self.probability
 
     def check_settings(self, columns: BasisChoice) -> None:
         refusal = why_not_cg(self, columns)
@@ -240,7 +228,7 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
     def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> RidgeSolution:
         K, weight, kernel, flag = problem.K, problem.weight, of_kernel(problem.basis).kernel, self.fit_intercept
         Y, _ = problem.targets
-        alpha = self._chosen_exactly(problem) if self.by_folds else penalty_of(self.alpha)
+        alpha = self._chosen_exactly(problem) if chosen_by_folds(self.alpha) else penalty_of(self.alpha)
         if isinstance(alpha, str):
             alpha, errors = best_alpha_exact(K, Y, fit_intercept=flag, weight=weight)
             warn_of_leverage(self.name, errors, len(K))
@@ -276,7 +264,7 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
         return choose_by_rows(self.solve_settings(), problem, Y, weight, folds, phi_of).alpha
 
     def finish(self, solved: Solved[Whitening, RidgeSolution], data: Training, sweep: Report) -> MomentFit:
-        if isinstance(self.alpha, str) and not self.by_folds:
+        if isinstance(self.alpha, str) and not chosen_by_folds(self.alpha):
             check_leverage(self.name, solved, data)
         return super().finish(solved, data, sweep)
 
@@ -284,7 +272,7 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
         return SolveSettings(penalty_of(self.alpha), self.fit_intercept)
 
     def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
-        return Coordinates(whitening or self.whiten(problem.basis))
+        return Coordinates(whitening or problem.basis.whitening())
 
     def iterate(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Fit | None:
         """Fit by conjugate gradients where the settings name them, or they are the cheaper solver."""

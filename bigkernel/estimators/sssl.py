@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,13 +21,12 @@ from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters, some_landmarks_choice
 from bigkernel.estimators.fit.basis import CHOICES, BasisChoice, check_landmarks, of_kernel
 from bigkernel.estimators.fit.calibration import PROBABILITY
-from bigkernel.estimators.fit.folds import Choice, choose_by_rows
+from bigkernel.estimators.fit.folds import choose_by_rows
 from bigkernel.estimators.fit.graph import GRAPH, Graph, refuse_graph
-from bigkernel.estimators.fit.method import Method
-from bigkernel.estimators.fit.state import Columns, ExactProblem, Fitted, MomentFit, Problem, Solution, SpectralSolution
-from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, RULES, one_penalty
+from bigkernel.estimators.fit.method import Method, with_choice
+from bigkernel.estimators.fit.state import ExactProblem, Fitted, Problem, SpectralSolution
+from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, RULES, chosen_by_folds, one_penalty
 from bigkernel.estimators.inputs.read import CLASS_WEIGHT
-from bigkernel.estimators.inputs.training import AnyTargets
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import (
@@ -39,7 +38,7 @@ from bigkernel.solvers.eigenfunctions import (
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings, resolve_gcv
 from bigkernel.solvers.residuals import SolveDiagnostics, warn_or_note
 from bigkernel.solvers.whitening import Whitening
-from bigkernel.statistics.moments import Moments, MomentStatistic
+from bigkernel.statistics.moments import Moments
 
 _CONSTRAINTS: dict[str, list[object]] = {
     **KERNEL_CONSTRAINTS,
@@ -60,8 +59,6 @@ SSSLReduced = tuple[Whitening, Array | None]  # the whitening, and ΦᵀLΦ of a
 class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
     """Ridge on the leading eigenfunctions of all rows, or of the landmarks alone."""
 
-    solution_type: ClassVar[type[Solution]] = SpectralSolution
-    unlabelled: ClassVar[str] = "keep"
     semi_supervised: ClassVar[bool] = True
     n_components: int
     fit_intercept: bool
@@ -80,25 +77,6 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
             raise ConfigError(f"{what} rows and eigenfunctions='all'; set manifold=0")
         if columns.fourier and self.of_landmarks:
             raise ConfigError(f"landmarks={landmarks!r}: random features have no landmarks; set eigenfunctions='all'")
-
-    def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
-        """Return the moments, with the anchors of a graph if there is one."""
-        return self.graph.add_anchors(super().statistic(basis, targets))
-
-    def check(self, problem: Problem, rows: str) -> Problem:
-        return self.graph.with_neighbors(problem)
-
-    def require_same(self, before: MomentFit) -> None:
-        self.graph.require_same(before)
-
-    def some_landmarks(self, before: MomentFit, count: int, columns: BasisChoice) -> Array:
-        """Return the positions; raise `ConfigError` with a graph, which depends on all landmarks."""
-        if self.graph.exists:
-            raise ConfigError(
-                f"with_landmarks: not supported with manifold={self.graph.manifold!r}, whose graph joins "
-                "all landmarks; fit again"
-            )
-        return super().some_landmarks(before, count, columns)
 
     def reduce(self, problem: Problem, whitening: Whitening) -> SSSLReduced:
         return whitening, self.graph.laplacian(problem, whitening)
@@ -126,10 +104,10 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         core = K * np.outer(root, root)
         functions = eigenfunctions_of_core(core, self.n_components, diagnostics=diagnostics)
         phi, weight, method = K[labelled] * root, root[labelled] ** 2, self
-        if self.by_folds and problem.folds is not None:
+        if chosen_by_folds(self.alpha) and problem.folds is not None:
             settings, folds = self.solve_settings(), problem.folds[labelled]
             choice = choose_by_rows(settings, problem, Y, weight, folds, lambda rest: (functions[0], phi))
-            method = self.with_choice(choice)
+            method = with_choice(self, choice)
         moments = Moments.of_rows(phi, Y, weight)
         solution = method._solution(functions, moments, problem.inputs.shift, len(K), diagnostics)
         return replace(solution, coef=root[:, None] * solution.coef)
@@ -157,7 +135,7 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
     def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
         if not self.whitens:
             return eigenfunctions_of_core(of_kernel(problem.basis).core(), n_components)[0]
-        return self._of_rows(problem, self.reduce(problem, whitening or self.whiten(problem.basis)), n_components)[0]
+        return self._of_rows(problem, self.reduce(problem, whitening or problem.basis.whitening()), n_components)[0]
 
     def _of_rows(
         self, problem: Problem, reduced: SSSLReduced, count: int, diagnostics: SolveDiagnostics | None = None
@@ -166,12 +144,6 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
         whitening, L = reduced
         penalties = [None if L is None or not weight else graph_penalty(L, weight) for weight in self.graph.weights]
         return eigenfunctions_of_rows(problem.moments, whitening, count, penalties=penalties, diagnostics=diagnostics)
-
-    def with_choice(self, choice: Choice) -> Self:
-        return replace(self, alpha=choice.alpha, graph=replace(self.graph, manifold=self.graph.weights[choice.block]))
-
-    def resolved(self, solution: SpectralSolution) -> Self:
-        return replace(self, alpha=solution.alpha, graph=replace(self.graph, manifold=solution.manifold))
 
 
 def _note_negative(K: Array, kernel: Kernel, diagnostics: SolveDiagnostics) -> None:

@@ -16,7 +16,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 
-from bigkernel.arrays import Array
 from bigkernel.data.containers import length
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
@@ -24,11 +23,10 @@ from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, 
 from bigkernel.estimators.fit.basis import CHOICES, FOURIER, Basis, BasisChoice, LandmarkBasis, check_landmarks
 from bigkernel.estimators.fit.calibration import PROBABILITY
 from bigkernel.estimators.fit.method import Method
-from bigkernel.estimators.fit.state import Columns, Fit, MomentFit, Problem, Report, RowBasis, Solution, ViewSolution
+from bigkernel.estimators.fit.state import Problem, RowBasis, ViewSolution
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
 from bigkernel.estimators.inputs.read import CLASS_WEIGHT
 from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.feature_maps import FeatureMap, LandmarkFamily, LandmarkMap
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
@@ -49,9 +47,10 @@ class ViewChoice(BasisChoice):
 
     def choose(self, rows: Rows, *, look: bool = True, like: Basis | RowBasis | None = None) -> Basis:
         basis = super().choose(rows, look=look, like=like)
+        assert isinstance(basis, LandmarkBasis)
+        basis = replace(basis, views=2)
         if like is not None or not isinstance(self.landmarks, str):
             return basis
-        assert isinstance(basis, LandmarkBasis)
         # landmarks are in the order of their rows, which may be sorted by class; a view needs all classes
         order = check_random_state(self.random_state).permutation(basis.width)
         order = order[: 2 * (len(order) // 2)]  # some choices find fewer than requested
@@ -76,8 +75,6 @@ class ViewChoice(BasisChoice):
 class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
     """Ridge on the canonical directions of two views."""
 
-    solution_type: ClassVar[type[Solution]] = ViewSolution
-    unlabelled: ClassVar[str] = "keep"
     semi_supervised: ClassVar[bool] = True
     fit_intercept: bool
 
@@ -92,20 +89,8 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
         """False: each view has its own directions."""
         return False
 
-    def predicting(self, features: FeatureMap) -> FeatureMap:
-        """Return the first view, which is enough for predictions."""
-        assert isinstance(features, LandmarkMap | LandmarkFamily)
-        return replace(features, landmarks=features.landmarks[: features.width // 2])
-
-    def predicted_from(self, problem: Problem) -> Moments:
-        return first_view(problem.moments, problem.basis.width // 2)
-
     def reduce(self, problem: Problem, whitening: Whitening) -> CanonicalCoordinates:
         return canonical_views(problem.moments, problem.basis.width // 2)
-
-    def leaves_unresolved(self, solution: ViewSolution) -> bool:
-        """Return whether a view has fewer directions above rounding than landmarks."""
-        return min(solution.view_ranks) < len(solution.coef)
 
     def solve(self, problem: Problem, reduced: CanonicalCoordinates, diagnostics: SolveDiagnostics) -> ViewSolution:
         m, total, shift, flag = problem.basis.width // 2, problem.statistics, problem.inputs.shift, self.fit_intercept
@@ -123,23 +108,6 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
             correlations=reduced.correlations,
             view_ranks=reduced.ranks,
         )
-
-    def landmark_count(self, basis: Columns) -> int:
-        return int(basis.width) // 2
-
-    def some_landmarks(self, before: MomentFit, count: int, columns: BasisChoice) -> Array:
-        """Return the first `count` landmarks of each view; sampled ones are in random order."""
-        view = self.landmark_count(before.basis)
-        if not 1 <= count <= view:
-            raise ConfigError(
-                f"with_landmarks: expected from 1 to the {view:,} landmarks of a view of the fit, found {count}"
-            )
-        return np.concatenate([np.arange(count), view + np.arange(count)])
-
-    def report(self, fit: Fit) -> Report:
-        """Return the rank of each view; `rank` is the number of canonical directions."""
-        assert isinstance(fit.solution, ViewSolution)
-        return {"view_ranks": list(fit.solution.view_ranks)}
 
     def solve_settings(self) -> SolveSettings:
         return SolveSettings(self.alpha, self.fit_intercept, by_direction=True)

@@ -100,7 +100,7 @@ class Work:
 
     def _refine(self, one: GridSweep, kernel: KernelGroup, partition: Partition, scoring: Scoring, known: bool) -> bool:
         """Return whether to sweep again for a kernel, whose candidates then have the columns in the next precision."""
-        finer = kernel.next_precision(probed=one.keeps_moments and one.lead.method.probed)
+        finer = kernel.next_precision(probed=one.keeps_moments and one.lead.basis.probed)
         if finer is None or kernel.final:
             return False
         if known and not any(fold.unresolved for fold in kernel.solved) and not self._may_be_best(kernel, scoring):

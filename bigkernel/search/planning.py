@@ -30,6 +30,7 @@ from bigkernel.estimators.base import RowsEstimator, last_step, method_of
 from bigkernel.estimators.fit.basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice, of_kernel
 from bigkernel.estimators.fit.precision import whitened
 from bigkernel.estimators.fit.state import Columns
+from bigkernel.estimators.inputs.checks import chosen_by_folds
 from bigkernel.estimators.inputs.read import without_class_weights
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.ridge import RidgeMethod, choose_solver
@@ -141,7 +142,7 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
                 f"estimator: exact fits ({name} with n_landmarks=None{flat}) share no sweep; set n_landmarks, as in "
                 f"{name}(n_landmarks=500), or use scikit-learn's GridSearchCV"
             )
-        if method.by_folds:
+        if chosen_by_folds(method.alpha):
             raise ConfigError(
                 "estimator: alpha='cv' chooses on folds of its own; search over numbers, which share the sweep, as in "
                 "alpha=np.geomspace(1e-6, 1e2, 20)"
@@ -417,14 +418,13 @@ def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidat
         group.sort(key=lambda candidate: not candidate.solve_settings.fit_intercept)
         lead = group[0].basis = group[0].columns.choose(rows)
         bases: dict[object, Columns] = {}
-        direct = [one for one in group if not one.choice and one.method.probed and one.method.whitens]
-        whitening = {_columns_of(one.columns): one.method.whiten for one in direct}
+        whitening = {_columns_of(one.columns) for one in group if not one.choice and one.method.whitens}
         for candidate in group:
             columns, key = candidate.columns, _columns_of(candidate.columns)
             if key not in bases:
                 basis = lead if candidate is group[0] else columns.choose(rows, like=lead)
                 if key in whitening:
-                    basis, *_ = whitened(whitening[key], basis, choose=columns.dtype == "auto")
+                    basis, *_ = whitened(basis, choose=columns.dtype == "auto")
                 bases[key] = basis
             candidate.basis = bases[key]
     return list(groups.values())

@@ -287,7 +287,9 @@ class KernelSums:
             self,
             problem=problem,
             statistic=replace(self.statistic, features=problem.basis.features()),
-            whitening=None if self.whitening is None else self.members[0].method.whiten(problem.basis),
+            whitening=None
+            if self.whitening is None
+            else problem.basis.whitening(solves=self.members[0].method.whitens),
             partition=replace(self.partition, splits=self.partition.splits[fold : fold + 1]),
             landmark_folds=None,
         )
@@ -334,7 +336,7 @@ class GridSweep:
     @property
     def predicting(self) -> FeatureMap:
         """The part of the feature map that predictions need."""
-        return self.lead.method.predicting(self.features)
+        return self.lead.basis.predicting(self.features)
 
     def statistic(
         self, targets: Targets, partition: Partition, rows: int, whitenings: Sequence[Whitening] = ()
@@ -345,12 +347,12 @@ class GridSweep:
             features = replace(features, shifts=np.stack([_shift(one.lead) for one in self.kernels]))
         else:
             features = basis.centred()
-        unlabelled, sums = self.lead.method.unlabelled, basis.sum_dtype
+        unlabelled, sums = "keep" if self.lead.method.semi_supervised else "drop", basis.sum_dtype
         statistic = MomentStatistic(features, targets, unlabelled, partition.folds, sums=sums)
         # of one kernel, if one of its candidates has a graph
         graph = max((candidate.method.graph for candidate in self.candidates), key=lambda graph: graph.exists)
         statistic = graph.add_anchors(statistic)
-        return with_probe(statistic, whitenings, rows) if self.lead.method.probed else statistic
+        return with_probe(statistic, whitenings, rows) if basis.probed else statistic
 
     def grid_scores(self, targets: Targets, partition: Partition, scoring: Scoring, *fits: Array) -> GridScores:
         """Return the scores of all candidates by fold; without weights and intercepts, for a plan."""
@@ -479,7 +481,7 @@ class GridSweep:
 
     def _whiten(self) -> tuple[list[Whitening], list[SolveDiagnostics]]:
         """Return the whitening of each kernel if their sums are probed, and diagnostics that may warn."""
-        if not self.lead.method.probed:
+        if not self.lead.basis.probed:
             return [], []
         # a method that whitens to solve determines the whitening, whatever the order of the grid
         every = [[candidate.method for candidate in kernel.candidates] for kernel in self.kernels]
@@ -487,7 +489,7 @@ class GridSweep:
         diagnostics = [SolveDiagnostics() for _ in leads]
         with one_thread():  # as in the solves, so that bits do not depend on threads
             whitenings = [
-                method.whiten(kernel.basis, own)
+                kernel.basis.whitening(own, solves=method.whitens)
                 for kernel, method, own in zip(self.kernels, leads, diagnostics, strict=True)
             ]
         return whitenings, [own for method, own in zip(leads, diagnostics, strict=True) if method.whitens]
@@ -639,7 +641,7 @@ def _solve_together(sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolu
     estimate = rounding_estimate(problem, whitening)
     perturbs = estimate is not None and not method.has_formula
     expand = sums.scoring.coefficients or perturbs
-    width = method.predicting(sums.statistic.features).width if expand else 0
+    width = problem.basis.predicting(sums.statistic.features).width if expand else 0
     folds_or_one = max(1, len(problem.statistics["n"]) - sums.first_labelled - 1)
     solved = [FoldSolutions.of(len(members), width, c) for _ in range(folds_or_one)]
     for places in _by_coordinates(members):
@@ -731,7 +733,7 @@ def _estimate_errors(
     # the same solves from perturbed sums, and how far predictions move
     fitted = np.hstack([one.weights for one in solved]), np.concatenate([one.intercepts for one in solved])
     problem, k = sums.problem, len(sums.members)
-    moments = sums.members[0].method.predicted_from(problem)
+    moments = problem.basis.predicted_from(problem.moments)
     errors = perturbed_errors(problem, sums.whitening, fitted, solve_other, moments, problem.basis, k * len(solved))
     assert errors is not None
     for fold, out in enumerate(solved):

@@ -90,7 +90,7 @@ def fit_in_float32(model, *given):
     model.check_parameters()
     method, data = model._method(), model._read_fit(*given, *[None] * (4 - len(given)))
     basis = replace(model._columns().choose(data.rows), dtype="float32")
-    whitening = method.whiten(basis)
+    whitening = basis.whitening(solves=method.whitens)
     problem = sum_up(method, data, basis, whitening)[0]
     solved = solve(method, problem, whitening)
     restore(model, data.inputs, record(method, solved, sweep={}, skipped_rows=0))

@@ -15,6 +15,7 @@ import bigkernel
 from bigkernel import Gaussian, KernelRidge
 from bigkernel.estimators import persistence
 from bigkernel.estimators.fit import fit as fitting
+from bigkernel.estimators.fit.method import Method
 
 DESIGN = Path(bigkernel.__file__).with_name("DESIGN.md").read_text()
 rng = np.random.default_rng(8)
@@ -22,6 +23,7 @@ X = rng.normal(size=(90, 3))
 NEW = rng.normal(size=(20, 3))
 WEIGHT = rng.uniform(0.5, 2, 90)
 KERNEL = Gaussian(1.5)
+MOST_MEMBERS = 20  # of a method: fields, traits and functions that a new estimator may define
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,11 @@ def dense(weight, new, count):
 
 def test_the_example_is_short(example):
     assert len(example[0].splitlines()) <= 41
+
+
+def test_a_method_has_few_members():
+    members = {name for name in {*vars(Method), *Method.__annotations__} if not name.startswith("_")}
+    assert len(members) <= MOST_MEMBERS, sorted(members)
 
 
 def test_the_design_shows_the_source_of_the_fit():

@@ -29,10 +29,10 @@ from bigkernel.estimators.base import Classifier, LandmarkEstimator, set_paramet
 from bigkernel.estimators.fit.basis import BasisChoice
 from bigkernel.estimators.fit.calibration import PROBABILITY
 from bigkernel.estimators.fit.graph import GRAPH, Graph, refuse_graph
-from bigkernel.estimators.fit.state import AlignedSolution, Columns, Fitted, MomentFit, Problem, Solution, Solved
+from bigkernel.estimators.fit.state import AlignedSolution, Columns, Fitted, Problem, Solved
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
 from bigkernel.estimators.inputs.read import CLASS_WEIGHT, read_cells
-from bigkernel.estimators.inputs.training import AnyTargets, Training
+from bigkernel.estimators.inputs.training import Training
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.adaptation import Strengths, adaptation_ridge, slope
@@ -41,7 +41,6 @@ from bigkernel.solvers.pseudo_labels import Decision
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import cell_targets
-from bigkernel.statistics.moments import MomentStatistic
 
 _LEAST_TARGET_ROWS = 2  # for a variance
 
@@ -50,7 +49,6 @@ _LEAST_TARGET_ROWS = 2  # for a variance
 class ARTLMethod(AdaptingMethod[AlignedSolution]):
     """Ridge on the source, with the distances of means and the variation along a graph of all rows."""
 
-    solution_type: ClassVar[type[Solution]] = AlignedSolution
     guarded: ClassVar[bool] = True
     mmd: float
     balance: float
@@ -70,16 +68,6 @@ class ARTLMethod(AdaptingMethod[AlignedSolution]):
         if not (0 < first < np.inf and 0 < last < np.inf):
             raise ConfigError(f"sharpness: expected one or two numbers above 0, found {self.sharpness!r}")
         return float(first * (last / first) ** ((number - 1) / max(1, self.n_rounds - 1)))
-
-    def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
-        """Return the moments of target and labelled source, with the anchors of the graph."""
-        return self.graph.add_anchors(super().statistic(basis, targets))
-
-    def check(self, problem: Problem, rows: str) -> Problem:
-        return self.graph.with_neighbors(super().check(problem, rows))
-
-    def require_same(self, before: MomentFit) -> None:
-        self.graph.require_same(before)
 
     def reduce(self, problem: Problem, whitening: Whitening) -> ReducedSides:
         return replace(super().reduce(problem, whitening), graph=self.graph.laplacian(problem, whitening))

@@ -15,11 +15,11 @@ from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import LandmarkEstimator, set_parameters
 from bigkernel.estimators.fit.basis import BasisChoice, of_kernel
-from bigkernel.estimators.fit.method import ExactTargets, Method
-from bigkernel.estimators.fit.state import ComponentSolution, ExactProblem, Fit, Problem, Report, Solution
+from bigkernel.estimators.fit.method import Method
+from bigkernel.estimators.fit.state import ComponentSolution, ExactProblem, Problem, Report
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
-from bigkernel.estimators.inputs.read import ExactRows, read_cells
-from bigkernel.estimators.inputs.training import AnyTargets, Training
+from bigkernel.estimators.inputs.read import read_cells
+from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.transforms.rows import RowTransformer
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.dica import Components, exact_components, landmark_components
@@ -32,8 +32,6 @@ from bigkernel.statistics.domain_cells import Cells, CellSums
 class DICAMethod(Method[Whitening, ComponentSolution]):
     """Components that align domains, and separate classes where `supervised`."""
 
-    solution_type: ClassVar[type[Solution]] = ComponentSolution
-    semi_supervised: ClassVar[bool] = True
     rotates: ClassVar[bool] = True
     n_components: int
     supervised: bool
@@ -73,13 +71,6 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
         )
         diagnostics.rounding = components.rounding
         return self._solution(components, reduced.rank, int(total["rows"].sum()))
-
-    def exact_targets(self, exact: ExactRows, targets: AnyTargets) -> ExactTargets:
-        """Return the cell of every row, and the table of cells."""
-        assert isinstance(targets, Cells)
-        if exact.weight is not None and not exact.weight.any():
-            raise DataError(f"{exact.name}: expected a row with a positive weight, found none")
-        return targets.of(exact.chunk, exact.keep), targets
 
     def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> ComponentSolution:
         (cell, cells), K, domains = problem.targets, problem.K, problem.inputs.domains
@@ -121,13 +112,6 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
                 f"domain: {self.name} expects several domains, found {count}: {domains[weights > 0].tolist()}; add "
                 "rows of another domain, or set allow_single_domain=True"
             )
-
-    def report(self, fit: Fit) -> Report:
-        solution, domains = fit.solution, fit.inputs.domains
-        assert isinstance(solution, ComponentSolution)
-        assert domains is not None
-        variance = dict(solution.variance)
-        return {"components": solution.n_components, "domains": len(domains), "distributional_variance": variance}
 
 
 class DICA(LandmarkEstimator, RowTransformer):

@@ -24,7 +24,7 @@ from bigkernel.estimators.adaptation.self_training import (
 )
 from bigkernel.estimators.base import LandmarkEstimator, set_parameters, some_landmarks_choice
 from bigkernel.estimators.fit.basis import BasisChoice
-from bigkernel.estimators.fit.state import AlignedComponents, Fitted, Problem, Solution, Solved
+from bigkernel.estimators.fit.state import AlignedComponents, Fitted, Problem, Solved
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.transforms.rows import RowTransformer
@@ -40,7 +40,6 @@ from bigkernel.solvers.ridge import require_alpha
 class JDAMethod(AdaptingMethod[AlignedComponents]):
     """Components that keep variance and align the means of source and target."""
 
-    solution_type: ClassVar[type[Solution]] = AlignedComponents
     rotates: ClassVar[bool] = True
     n_components: int
     label_alpha: float

@@ -17,11 +17,11 @@ from sklearn.base import BaseEstimator
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import keeping_blocks, sweep
-from bigkernel.errors import CollapsedLabelsWarning, ConfigError, DataError, DifferentClassesWarning
+from bigkernel.errors import CollapsedLabelsWarning, DataError, DifferentClassesWarning
 from bigkernel.estimators.base import RowsEstimator
-from bigkernel.estimators.fit.basis import CHOICES, BasisChoice, LandmarkBasis, check_landmarks, of_kernel
+from bigkernel.estimators.fit.basis import CHOICES, LandmarkBasis, check_landmarks, of_kernel
 from bigkernel.estimators.fit.method import Method, estimate_error, record, skipped, solve
-from bigkernel.estimators.fit.state import AlignedSolution, Columns, Fit, MomentFit, Problem, Report, Solved
+from bigkernel.estimators.fit.state import AlignedSolution, Columns, MomentFit, Problem, Report, Solved
 from bigkernel.estimators.inputs.read import cell_counts, read_cells
 from bigkernel.estimators.inputs.training import AnyTargets, Training
 from bigkernel.kernels.algebra import Kernel
@@ -36,7 +36,7 @@ from bigkernel.solvers.conjugate_gradients import driver_bytes
 from bigkernel.solvers.pseudo_labels import Decision, JointPseudoLabels, LabelQuery, PseudoLabels, SourceTarget
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import Cells, cell_targets
-from bigkernel.statistics.moments import MomentStatistic, Targets
+from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.streaming.chunk import Chunk
 
 FLAT = 0.75  # of the conditional entropy, above which labels hold less than a quarter of the information on the class
@@ -68,7 +68,6 @@ class AdaptingMethod(Method[ReducedSides, A]):
     A `guarded` method stops where the labels become flat, or all of one class.
     """
 
-    unlabelled: ClassVar[str] = "keep"
     semi_supervised: ClassVar[bool] = True
     guarded: ClassVar[bool] = False
     n_rounds: int
@@ -79,50 +78,28 @@ class AdaptingMethod(Method[ReducedSides, A]):
 
     def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
         assert isinstance(targets, SourceTarget)
-        cells = targets.cells
-        labels = Targets(cells.n_classes, cells.classes, cells.position)
-        return SourceTargetStatistic(basis.centred(), labels, sides=targets, sums=basis.sum_dtype)
+        labels = cell_targets(targets.cells)
+        statistic = SourceTargetStatistic(basis.centred(), labels, sides=targets, sums=basis.sum_dtype)
+        return self.graph.add_anchors(statistic)
 
     def check(self, problem: Problem, rows: str) -> Problem:
         problem.require_weight(rows)
         for group, side in enumerate(("target", "labelled source")):
             if not problem.statistics["n"][group] > 0:
                 raise DataError(f"weight: expected a row of the {side} with a positive weight, found none")
-        return problem
+        return super().check(problem, rows)
 
     def reduce(self, problem: Problem, whitening: Whitening) -> ReducedSides:
         aligned, basis = Aligned.of(problem.statistics, whitening, shift=problem.centre), problem.basis
         B = preimage(aligned, whitening, basis.landmarks) if isinstance(basis, LandmarkBasis) else None
         return ReducedSides(whitening, aligned, B)
 
-    def classes(self, targets: AnyTargets) -> Targets:
-        assert isinstance(targets, SourceTarget)
-        return cell_targets(targets.cells)
-
-    @property
-    def joins(self) -> bool:
-        """False: held-out rows of the source do not become rows of the target."""
-        return False
-
     def reduce_without(self, reduced: ReducedSides, problem: Problem) -> ReducedSides:
         """Reduce the sums without a fold, and keep the graph of all rows."""
         return replace(reduced, aligned=Aligned.of(problem.statistics, reduced.whitening, shift=problem.centre))
 
-    def some_landmarks(self, before: MomentFit, count: int, columns: BasisChoice) -> Array:
-        """Raise `ConfigError`: the rounds depend on all landmarks."""
-        raise ConfigError(
-            f"{self.name}: with_landmarks is not supported, as it needs new rounds of pseudo-labels; "
-            f"fit with n_landmarks={count}"
-        )
-
     def finish(self, solved: Solved[ReducedSides, A], data: Training, sweep: Report) -> MomentFit:
         return self_train(self, solved, data, sweep)
-
-    def report(self, fit: Fit) -> Report:
-        assert isinstance(fit, MomentFit)
-        target, source = (int(count) for count in fit.statistics["rows"])
-        figures = {"source_rows": source, "target_rows": target, "rounds": list(fit.rounds)}
-        return figures if fit.pseudo_labels is None else {**figures, "congruence": fit.pseudo_labels.congruence}
 
 
 @dataclass(eq=False)

@@ -47,13 +47,14 @@ from bigkernel.estimators.inputs.read import near_mean
 from bigkernel.events.job import spent
 from bigkernel.kernels import landmarks as draws
 from bigkernel.kernels.algebra import Kernel, exact_unit
-from bigkernel.kernels.feature_maps import LandmarkMap, centre_of
+from bigkernel.kernels.feature_maps import FeatureMap, LandmarkFamily, LandmarkMap, centre_of
 from bigkernel.kernels.given import Precomputed
 from bigkernel.kernels.landmarks import Ids
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening, reduce_moments, whiten
+from bigkernel.solvers.xnv import first_view
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.chunk import Chunk
 
@@ -89,6 +90,7 @@ class LandmarkBasis(ColumnMap):
     sums: str | None = None
     # (m,) the rows of the fit that the landmarks are; None: not known, or they are no rows
     ids: Array | None = field(default=None, metadata=UNSTORED)
+    views: int = 1  # that the landmarks are of; those of the first view come first
 
     @property
     def width(self) -> int:
@@ -114,10 +116,20 @@ class LandmarkBasis(ColumnMap):
         """Compute some rows of K_mm, or of some of its columns, (b, m)."""
         return self.kernel(self.landmarks[rows], self.landmarks[columns])
 
-    def whitening(self, *, warn: bool = True, diagnostics: SolveDiagnostics | None = None) -> Whitening:
-        """Compute the whitening of the core."""
-        eps, name = float(np.finfo(self.dtype).eps), self.kernel.name
-        return whiten(self.core(), eps=eps, kernel=name, warn=warn, diagnostics=diagnostics, overwrite=True)
+    def whitening(self, diagnostics: SolveDiagnostics | None = None, *, solves: bool = True) -> Whitening:
+        if not solves:
+            return replace(self, dtype="float64").whitening()
+        eps, name, diagnostics = float(np.finfo(self.dtype).eps), self.kernel.name, diagnostics or SolveDiagnostics()
+        return whiten(self.core(), eps=eps, kernel=name, diagnostics=diagnostics, overwrite=True)
+
+    def predicting(self, features: FeatureMap) -> FeatureMap:
+        if self.views == 1:
+            return features
+        assert isinstance(features, LandmarkMap | LandmarkFamily)
+        return replace(features, landmarks=features.landmarks[: features.width // self.views])
+
+    def predicted_from(self, moments: Moments) -> Moments:
+        return moments if self.views == 1 else first_view(moments, self.width // self.views)
 
     def noise(self) -> Array | None:
         """Return differences of blocks of points between landmarks from float64, (k, m); None for float64 blocks."""
@@ -149,7 +161,7 @@ class LandmarkBasis(ColumnMap):
         """
         if not self.kernel.positive:
             return None
-        whitening = self.whitening(warn=False)
+        whitening = self.whitening()
         if self.kernel.of_distance:
             # tr K̂ = Σ ‖φ‖² = tr(TᵀGT)
             known, total = float(np.trace(reduce_moments(moments, whitening).G)), float(moments.n)
@@ -208,7 +220,7 @@ class FourierBasis(ColumnMap):
         """Return ones."""
         return np.ones(self.width)
 
-    def whitening(self, *, warn: bool = True, diagnostics: SolveDiagnostics | None = None) -> Whitening:
+    def whitening(self, diagnostics: SolveDiagnostics | None = None, *, solves: bool = True) -> Whitening:
         """Return no whitening."""
         return Whitening(self.width, self.width)
 

@@ -19,9 +19,9 @@ from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, ResumeMismatchError
 from bigkernel.estimators.fit.basis import LandmarkBasis
 from bigkernel.estimators.fit.folds import held_out
-from bigkernel.estimators.fit.method import Method, solve
+from bigkernel.estimators.fit.method import Method, resolved, solve
 from bigkernel.estimators.fit.state import Columns, ExactFit, ExactProblem, Fit, MomentFit, R, S, Solution
-from bigkernel.estimators.inputs.checks import solving
+from bigkernel.estimators.inputs.checks import chosen_by_folds, solving
 from bigkernel.estimators.inputs.read import read_exact, without_class_weights
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.events.job import spent
@@ -38,7 +38,7 @@ PROBABILITY: dict[str, list[object]] = {"probability": ["boolean"]}
 
 def refuse_folds(method: Method, what: str) -> None:
     """Raise `ConfigError` for an operation that would need the sums of folds again."""
-    if method.by_folds:
+    if chosen_by_folds(method.alpha):
         raise ConfigError(
             f"{what}: alpha='cv' chooses by sums of folds, which are not kept; fit again, or set alpha to a number, "
             "such as `alpha_` of the fit"
@@ -61,7 +61,7 @@ def plan_calibration(method: Method, data: Training, basis: Columns, plan: Plan)
     """Add the sweep of the calibration, if there is one, to the plan of a fit."""
     if not method.probability:
         return plan
-    classes = method.classes(data.targets)
+    classes = data.labels
     m, c = basis.width, classes.width
     # the coefficients of each fold, which are not known yet
     coef = np.broadcast_to(0.0, (1, FOLDS, m, c))
@@ -85,9 +85,9 @@ def calibrate(method: Method, fit: Fit, data: Training) -> Fit:
         solutions = _held_out_solutions(method, fit)
     count = len(sums["n"])
     # its values at rows of that fold, by one sweep
-    classes = method.classes(data.targets)
+    classes = data.labels
     statistic = HeldOutValues(
-        features=method.predicting(fit.basis.features()),
+        features=fit.basis.predicting(fit.basis.features()),
         targets=classes,
         folds=HeldOutFolds(count - 1),
         weights=np.stack([one.coef for one in solutions])[None],
@@ -134,7 +134,7 @@ def _require_judged(weight: Array, rows: Rows) -> None:
 
 def _held_out_solutions(method: Method, fit: MomentFit) -> list[Solution]:
     """Solve without each of the held-out folds, and without the landmarks among its rows."""
-    again, shared, solutions = method.resolved(fit.solution), None, []
+    again, shared, solutions = resolved(method, fit.solution), None, []
     for rest, _, kept in held_out(fit):
         if kept is None:  # landmarks stay: folds share their whitening
             whitening, reduced = shared = shared or _reduced(method, fit)
@@ -149,7 +149,7 @@ def _held_out_solutions(method: Method, fit: MomentFit) -> list[Solution]:
 
 
 def _reduced(method: Method[R, S], fit: MomentFit) -> tuple[Whitening, R]:
-    whitening = method.whiten(fit.basis)
+    whitening = fit.basis.whitening(solves=method.whitens)
     return whitening, method.reduce(fit, whitening)
 
 
@@ -158,7 +158,7 @@ def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
     Y, labelled = exact.labels(data.labels)
     basis = fit.basis
     assert isinstance(basis, LandmarkBasis)
-    K, again = basis.core(), method.resolved(fit.solution)
+    K, again = basis.core(), resolved(method, fit.solution)
     weight = np.ones(len(K)) if exact.weight is None else exact.weight
     fold = exact.folds()
     sums = [weight[labelled & (fold == number)] @ Y[fold[labelled] == number] for number in range(FOLDS)]
@@ -182,4 +182,4 @@ def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
     counts = labelled & (weight > 0)
     with solving(method):
         calibration = fit_softmax(values[counts], Y[counts[labelled]].argmax(axis=1), weight[counts])
-    return replace(fit, calibration=_with_weights(calibration, data.rows, method.classes(data.targets)))
+    return replace(fit, calibration=_with_weights(calibration, data.rows, data.labels))

@@ -85,7 +85,7 @@ def _posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Poster
     if isinstance(fit, ExactFit):
         require_exact(name, basis.width)
         return exact_posterior(basis.core(), alpha, fit_intercept=flag, weight=fit.weight)
-    whitening = basis.whitening(warn=False)
+    whitening = basis.whitening()
     if fit.r_factor is not None:
         rows = float(fit.statistics["rows"].sum())
         return qr_posterior(fit.r_factor, fit.centre, whitening, alpha, fit_intercept=flag, rows=rows)

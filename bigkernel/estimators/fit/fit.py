@@ -10,21 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
+import numpy as np
+
 from bigkernel.arrays import Array
 from bigkernel.engine.executor import EndedEarly
-from bigkernel.errors import DataError, PlanTooLargeError
+from bigkernel.errors import ConfigError, DataError, PlanTooLargeError
 from bigkernel.estimators.fit.basis import BasisChoice, LandmarkBasis, RowChoice
 from bigkernel.estimators.fit.calibration import calibrate
 from bigkernel.estimators.fit.folds import choose_by_folds
+from bigkernel.estimators.fit.graph import Graph
 from bigkernel.estimators.fit.method import (
     Method,
     coefficients_of,
     estimate_error,
     record,
     report_solve,
+    resolved,
     skipped,
     solve,
     sum_up,
+    with_choice,
 )
 from bigkernel.estimators.fit.precision import (
     Finer,
@@ -37,6 +42,7 @@ from bigkernel.estimators.fit.precision import (
     worth_factoring,
 )
 from bigkernel.estimators.fit.state import (
+    AlignedSolution,
     Columns,
     ExactFit,
     ExactProblem,
@@ -48,7 +54,7 @@ from bigkernel.estimators.fit.state import (
     S,
     Solved,
 )
-from bigkernel.estimators.inputs.checks import finite, solving
+from bigkernel.estimators.inputs.checks import chosen_by_folds, finite, solving
 from bigkernel.estimators.inputs.read import read_exact
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.events.job import Note, emit, spent
@@ -84,9 +90,9 @@ def fit_sums(
         chosen, unresolved = choose_on_folds(method, sums.problem)
         # (TᵀGT + αI)u = TᵀC, W = Tu, and how far rounding moves the predictions
         solved = solve(chosen, sums.problem, sums.whitening, sums.diagnostics)
-        unresolved |= method.leaves_unresolved(solved.solution)
+        unresolved |= solved.solution.unresolved
         # the same in the next precision, as long as there is one and they would be off
-        errors = solved.diagnostics.errors if method.probed else None
+        errors = solved.diagnostics.errors
         finer = next_precision(sums.problem.basis, errors, choose=choose, unresolved=unresolved)
         if finer is None:
             break
@@ -130,12 +136,12 @@ def sum_in_precision(
     """
     # T with TᵀKT = I, which also probes how sums are rounded
     choose_core = choose and method.whitens and problem is None
-    basis, whitening, diagnostics = whitened(method.whiten, basis, choose=choose_core)
+    basis, whitening, diagnostics = whitened(basis, choose=choose_core, solves=method.whitens)
     if problem is not None:
         return Summed(problem, whitening, diagnostics, {})
     judge = judge_of_first_rows(method, basis, whitening, choose=choose) if look else None
     try:
-        summed, report = sum_up(method, data, basis, whitening if method.probed else None, judge=judge)
+        summed, report = sum_up(method, data, basis, whitening if basis.probed else None, judge=judge)
         return Summed(summed, whitening, diagnostics, report)
     except EndedEarly as early:
         finer = cast(Finer, early.found)
@@ -152,7 +158,7 @@ def judge_of_first_rows(
     method: Method[R, S], basis: Columns, whitening: Whitening, *, choose: bool
 ) -> Callable[[Problem, float], Finer | None] | None:
     """Return what judges the sums of the first rows of a sweep, where there is a finer precision."""
-    if not method.probed or basis.dtype == "float64":
+    if not basis.probed or basis.dtype == "float64":
         return None
 
     def judge(problem: Problem, share: float) -> Finer | None:
@@ -168,27 +174,31 @@ def judge_of_first_rows(
 
 def choose_on_folds(method: Method[R, S], problem: Problem) -> tuple[Method[R, S], bool]:
     """Return the method with what folds choose, and whether rounding hides a better choice."""
-    if not method.by_folds:
+    if not chosen_by_folds(method.alpha):
         return method, False
     with spent("solve"), solving(method):
         choice = choose_by_folds(method, problem)
-    return method.with_choice(choice), choice.unresolved
+    return with_choice(method, choice), choice.unresolved
 
 
 def refit_by_qr(
     method: Method[R, S], data: Training, solved: Solved[R, S], report: Report, notes: list[str]
 ) -> tuple[Solved[R, S], Report]:
     """Solve from the R factor of the rows, where moments lose too much and it fits; else return what is given."""
-    basis = solved.problem.basis
-    if not method.uses_qr or not worth_factoring(solved.diagnostics.errors, basis.width + data.labels.width):
+    basis, fits_folds = solved.problem.basis, method.probability  # without a fold there are moments alone
+    if (
+        not method.has_formula
+        or fits_folds
+        or not worth_factoring(solved.diagnostics.errors, basis.width + data.labels.width)
+    ):
         return solved, report
     factored = factor(method.name, solved.problem, data, solved.diagnostics, notes)
     if factored is None:
         return solved, report
     problem, report = factored
     diagnostics = SolveDiagnostics()
-    method = method.resolved(solved.solution) if method.by_folds else method
-    return solve(method, problem, method.whiten(problem.basis, diagnostics), diagnostics), report
+    method = resolved(method, solved.solution) if chosen_by_folds(method.alpha) else method
+    return solve(method, problem, diagnostics=diagnostics), report
 
 
 # -- continuing a fit --------------------------------------------------------------------------------------------------
@@ -196,7 +206,7 @@ def refit_by_qr(
 
 def add_rows(method: Method[R, S], before: MomentFit, data: Training) -> MomentFit:
     """Fit to more rows, on the columns of a fit."""
-    whitening = method.whiten(before.basis) if "E" in before.statistics else None
+    whitening = before.basis.whitening(solves=method.whitens) if "E" in before.statistics else None
     more, report = sum_up(method, data, before.basis, whitening)
     return record(method, solve(method, before.joined(more)), report, before.skipped_rows + skipped(report))
 
@@ -204,6 +214,28 @@ def add_rows(method: Method[R, S], before: MomentFit, data: Training) -> MomentF
 def solve_again(method: Method[R, S], before: MomentFit) -> MomentFit:
     """Solve again from the sums of a fit, with other parameters."""
     return record(method, solve(method, before), before.sweep, before.skipped_rows, before.rounds)
+
+
+def some_landmarks(before: MomentFit, graph: Graph, count: int, columns: BasisChoice) -> Array:
+    """Return the positions of `count` landmarks, of each view, that represent those of a fit."""
+    basis = before.basis
+    m = basis.width // basis.views
+    if isinstance(before.solution, AlignedSolution):
+        raise ConfigError(f"with_landmarks: needs new rounds of pseudo-labels; fit with n_landmarks={count}")
+    if graph.exists:
+        raise ConfigError(f"with_landmarks: with manifold={graph.manifold!r} a graph joins all landmarks; fit again")
+    if columns.fourier:
+        raise ConfigError(
+            f"with_landmarks: landmarks={columns.landmarks!r} gives random features, not landmarks; fit with a "
+            "smaller n_landmarks"
+        )
+    if not 1 <= count <= m:
+        whose = "the fit" if basis.views == 1 else "a view of the fit"
+        raise ConfigError(f"with_landmarks: expected from 1 to the {m:,} landmarks of {whose}, found {count}")
+    if basis.views > 1 or not isinstance(columns.landmarks, str):  # in random order, or in the order given
+        return (m * np.arange(basis.views)[:, None] + np.arange(count)).ravel()
+    # sampled landmarks are in the order of their rows, which may be sorted by class or by time
+    return np.sort(np.random.RandomState(0).permutation(m)[:count])
 
 
 def fit_columns(method: Method[R, S], before: MomentFit, columns: Array) -> MomentFit:
@@ -214,7 +246,7 @@ def fit_columns(method: Method[R, S], before: MomentFit, columns: Array) -> Mome
 
     solved = solve(method, select(before))
     if before.r_factor is None:  # a solve from an R factor estimates its own error
-        whitening = method.whiten(before.basis)
+        whitening = before.basis.whitening(solves=method.whitens)
         solved.diagnostics.errors = estimate_error(method, before, whitening, solved.solution, select)
     return record(method, solved, before.sweep, before.skipped_rows)
 
@@ -225,15 +257,15 @@ def fit_columns(method: Method[R, S], before: MomentFit, columns: Array) -> Mome
 def fit_exact(method: Method[R, S], columns: BasisChoice, data: Training) -> Fit:
     """Fit from the n×n kernel matrix of rows in memory."""
     # the rows, targets and n×n kernel matrix, all in memory
-    exact = read_exact(method.name, data.rows, None if method.semi_supervised else data.labels)
-    targets = method.exact_targets(exact, data.targets)
+    exact = read_exact(method.name, data.rows, None if method.semi_supervised else data.targets)
+    targets = exact.targets(data.targets)
     kernel, K = exact.gram(columns.kernel)
-    basis, folds = LandmarkBasis(kernel, exact.X, "float64"), exact.folds() if method.by_folds else None
+    basis, folds = LandmarkBasis(kernel, exact.X, "float64"), exact.folds() if chosen_by_folds(method.alpha) else None
     problem = ExactProblem(data.inputs, basis, K, targets, exact.weight, folds)
     diagnostics = SolveDiagnostics()
     with solving(method):
         solution = finite(method, method.solve_exact(problem, diagnostics))
-        again = method.resolved(solution)
+        again = resolved(method, solution)
         # the same solve with other rounding errors tells how far they move predictions
         diagnostics.errors = exact_errors(
             problem,

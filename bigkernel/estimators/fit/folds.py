@@ -20,7 +20,7 @@ from bigkernel.config import settings
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
 from bigkernel.estimators.fit.precision import of_columns, rounding_estimate
-from bigkernel.estimators.fit.state import Columns, ExactProblem, FoldSums, Problem
+from bigkernel.estimators.fit.state import ExactProblem, FoldSums, Problem
 from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.solvers.penalty_grid import Block, Coordinates, SolveSettings, squared_errors, total_spread
 from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
@@ -44,12 +44,12 @@ def with_folds(statistic: MomentStatistic) -> MomentStatistic:
     return replace(statistic, folds=HeldOutFolds(1))
 
 
-def keep_folds(problem: P, rows: Rows, first: int, *, semi_supervised: bool, joins: bool) -> P:
-    """Keep the sums of each fold beside those of all rows; labelled rows begin with the group `first`.
+def keep_folds(problem: P, rows: Rows, *, semi_supervised: bool, joins: bool) -> P:
+    """Keep the sums of each fold beside those of all rows; the first group of semi-supervised methods has no label.
 
-    Landmarks of semi-supervised methods stay in all folds, as do random features. `joins`: see `FoldSums`.
+    Their landmarks stay in all folds, as do random features. `joins`: see `FoldSums`.
     """
-    total, ids = problem.statistics, problem.basis.ids
+    total, ids, first = problem.statistics, problem.basis.ids, int(semi_supervised)
     joined = dict(total)
     for name in {*SUMS, *PROBED} & set(total):
         labelled = total[name][first:].sum(axis=0, keepdims=True)
@@ -102,8 +102,9 @@ class RidgeInCoordinates(Protocol):
     def solve_settings(self) -> SolveSettings:
         """Return its parameters."""
 
-    def whiten(self, basis: Columns) -> Whitening:
-        """Return the whitening of its columns."""
+    @property
+    def whitens(self) -> bool:
+        """Whether it whitens its columns to solve."""
 
     def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
         """Return the coordinates."""
@@ -136,7 +137,7 @@ def _parts(method: RidgeInCoordinates, problem: Problem) -> Iterator[Part]:
     coordinates = None
     for rest, alone, kept in held_out(problem):
         if coordinates is None or kept is not None:
-            whitening = method.whiten(rest.basis)
+            whitening = rest.basis.whitening(solves=method.whitens)
             coordinates = method.coordinates(rest, method.solve_settings().n_components or 0, whitening)
         train = Moments.of(rest.statistics, -1, shift=rest.centre)
         reduced = coordinates.reduce(train)

@@ -39,6 +39,10 @@ class Graph:
         """The weights to choose from."""
         return WEIGHTS if isinstance(self.manifold, str) else (float(self.manifold),)
 
+    def weighing(self, weight: float) -> Graph:
+        """Return the graph with this weight."""
+        return replace(self, manifold=weight)
+
     def neighbors_among(self, landmarks: int) -> int | None:
         """Return the number of landmarks that connect a row, of those there are; None: there is no graph."""
         return min(int(self.n_neighbors), landmarks) if self.exists else None

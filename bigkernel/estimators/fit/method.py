@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Generic, Self, cast
+from typing import ClassVar, Generic, TypeVar, cast
 
-import numpy as np
-
-from bigkernel.arrays import Array
 from bigkernel.engine.executor import Look
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.fit.basis import BasisChoice, RowChoice, of_kernel
+from bigkernel.estimators.fit.basis import BasisChoice, RowChoice
 from bigkernel.estimators.fit.folds import Choice, keep_folds, with_folds
 from bigkernel.estimators.fit.graph import NO_GRAPH, Graph
 from bigkernel.estimators.fit.precision import (
@@ -41,27 +38,28 @@ from bigkernel.estimators.fit.state import (
     S,
     Solution,
     Solved,
+    SpectralSolution,
 )
 from bigkernel.estimators.inputs.checks import chosen_by_folds, finite, require_some, solving
-from bigkernel.estimators.inputs.read import ExactRows
 from bigkernel.estimators.inputs.training import AnyTargets, Training
 from bigkernel.events.job import spent
-from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.kernels.kept_blocks import KeptMap
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import Errors, SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
-from bigkernel.statistics.moments import Moments, MomentStatistic, Targets
+from bigkernel.statistics.moments import MomentStatistic, Targets
 from bigkernel.streaming.plan import Accumulator, Plan
 
 FIRST_ROWS = 16  # least rows a column that tell the precision of a sweep
-ExactTargets = tuple[Array, Array | Cells]  # of an exact fit: see `Method.exact_targets`
+M = TypeVar("M", bound="Method")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Method(Generic[R, S]):
     """What one method sums up, and how it solves.
+
+    `R` is what all solves of the same sums share, `S` the solution.
 
     Attributes
     ----------
@@ -69,45 +67,24 @@ class Method(Generic[R, S]):
     alpha : its penalty, or the rule that chooses it
     probability : whether probabilities are calibrated on folds
     graph : of all rows, whose weight is 0 where a method has none
-    unlabelled : "keep" where rows without a label (−1, NaN) shape the model, "drop" where they are left out
-    has_formula : whether the error of a solution has a formula; otherwise sums are perturbed (`estimate_error`)
+    semi_supervised : whether rows without a label (−1, NaN) shape the model; otherwise they are left out
+    has_formula : whether it is least squares alone, whose error has a formula and which an R factor of the rows solves
+        too; otherwise sums are perturbed (`estimate_error`)
     rotates : whether its columns are used together, up to a rotation
     whitens : whether its columns are whitened to solve, and not only to probe rounding
-    probed : whether vectors in the sweep probe the rounding of the sums
-    uses_qr : whether the rows are factored by QR where moments lose too much
     """
 
     name: str
     alpha: Alpha = 0.0
     probability: bool = False
     graph: Graph = NO_GRAPH
-    solution_type: ClassVar[type[Solution]] = Solution
-    unlabelled: ClassVar[str] = "drop"
     semi_supervised: ClassVar[bool] = False
     has_formula: ClassVar[bool] = False
     rotates: ClassVar[bool] = False
 
     @property
-    def by_folds(self) -> bool:
-        """Whether the penalty is chosen on folds."""
-        return chosen_by_folds(self.alpha)
-
-    @property
-    def holds_out(self) -> bool:
-        """Whether the sums of folds are kept beside those of all rows."""
-        return self.probability or self.by_folds
-
-    @property
     def whitens(self) -> bool:
         return True
-
-    @property
-    def probed(self) -> bool:
-        return True
-
-    @property
-    def uses_qr(self) -> bool:
-        return False
 
     def check_settings(self, columns: BasisChoice) -> None:
         """Raise `ConfigError` for parameters that do not work with these columns."""
@@ -119,66 +96,36 @@ class Method(Generic[R, S]):
         if isinstance(targets, Cells):
             return CellMomentStatistic(basis.centred(), targets, sums=basis.sum_dtype)
         assert isinstance(targets, Targets)
-        return MomentStatistic(basis.centred(), targets, self.unlabelled, sums=basis.sum_dtype)
+        unlabelled = "keep" if self.semi_supervised else "drop"
+        statistic = MomentStatistic(basis.centred(), targets, unlabelled, sums=basis.sum_dtype)
+        return self.graph.add_anchors(statistic)
 
     def check(self, problem: Problem, rows: str) -> Problem:
         """Validate the sums of the named rows, and add what the method keeps beside them."""
         del rows
-        return problem
+        return self.graph.with_neighbors(problem)
 
     # -- from sums to coefficients -------------------------------------------------------------------------------------
-
-    def whiten(self, basis: Columns, diagnostics: SolveDiagnostics | None = None) -> Whitening:
-        """Return the whitening of the columns, without a warning."""
-        if isinstance(basis, RowBasis):
-            return Whitening(basis.width, basis.width)
-        columns = of_kernel(basis)
-        if self.whitens:
-            return columns.whitening(diagnostics=diagnostics or SolveDiagnostics())
-        return replace(columns, dtype="float64").whitening(diagnostics=SolveDiagnostics())
 
     def reduce(self, problem: Problem, whitening: Whitening) -> R:
         """Return the data that all solves of a problem share, from its sums and the whitening of its columns."""
         del problem
         return cast(R, whitening)
 
+    def reduce_without(self, reduced: R, problem: Problem) -> R:
+        """Return the result of `reduce` for the sums without a fold, from that for all rows."""
+        del problem
+        return reduced
+
     def solve(self, problem: Problem, reduced: R, diagnostics: SolveDiagnostics) -> S:
         """Return the solution from sums and the result of `reduce`."""
         raise TypeError(self.name)
-
-    def leaves_unresolved(self, solution: S) -> bool:
-        """Return whether rounding leaves directions of this solution unresolved that float64 might resolve."""
-        del solution
-        return False
-
-    def resolved(self, solution: S) -> Self:
-        """Return the method with the parameters that a solution chose."""
-        return replace(self, alpha=solution.alpha) if isinstance(self.alpha, str) else self
-
-    def with_choice(self, choice: Choice) -> Self:
-        """Return the method with what folds have chosen."""
-        return replace(self, alpha=choice.alpha)
-
-    def exact_targets(self, exact: ExactRows, targets: AnyTargets) -> ExactTargets:
-        """Return the targets of an exact fit, validated before its kernel matrix is made."""
-        assert isinstance(targets, Targets)
-        return exact.labels(targets)
 
     def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> S:
         """Return the solution from the kernel matrix of all rows."""
         raise TypeError(self.name)
 
-    # -- from coefficients to predictions ------------------------------------------------------------------------------
-
-    def predicting(self, features: FeatureMap) -> FeatureMap:
-        """Return the part of a feature map that solutions have coefficients of."""
-        return features
-
-    def predicted_from(self, problem: Problem) -> Moments:
-        """Return the moments of the columns that a solution has coefficients of."""
-        return problem.moments
-
-    # -- for searches and calibration ----------------------------------------------------------------------------------
+    # -- for searches and choices on folds -----------------------------------------------------------------------------
 
     def solve_settings(self) -> SolveSettings:
         """Return the parameters that may differ between candidates with the same moments."""
@@ -193,51 +140,7 @@ class Method(Generic[R, S]):
         """
         raise TypeError(f"{self.name} has no coordinates")
 
-    def classes(self, targets: AnyTargets) -> Targets:
-        """Return which rows are labelled, and how."""
-        assert isinstance(targets, Targets)
-        return targets
-
-    @property
-    def joins(self) -> bool:
-        """Whether held-out rows stay among the rows without a label."""
-        return self.unlabelled == "keep"
-
-    def reduce_without(self, reduced: R, problem: Problem) -> R:
-        """Return the result of `reduce` for the sums without a fold, from that for all rows."""
-        del problem
-        return reduced
-
-    # -- for the estimator after its fit -------------------------------------------------------------------------------
-
-    def require_same(self, before: MomentFit) -> None:
-        """Raise `ConfigError` where these parameters cannot continue a fit."""
-
-    def landmark_count(self, basis: Columns) -> int:
-        """Return `n_landmarks` of a fit."""
-        return int(basis.width)
-
-    def some_landmarks(self, before: MomentFit, count: int, columns: BasisChoice) -> Array:
-        """Return the positions of `count` landmarks that represent those of a fit."""
-        width = self.landmark_count(before.basis)
-        if columns.fourier:
-            raise ConfigError(
-                f"with_landmarks: landmarks={columns.landmarks!r} gives random features, not landmarks; fit with a "
-                "smaller n_landmarks"
-            )
-        if not 1 <= count <= width:
-            raise ConfigError(f"with_landmarks: expected from 1 to the {width:,} landmarks of the fit, found {count}")
-        if not isinstance(columns.landmarks, str):
-            return np.arange(count)
-        # sampled landmarks are in the order of their rows, which may be sorted by class or by time
-        return np.sort(np.random.RandomState(0).permutation(width)[:count])
-
-    def report(self, fit: Fit) -> Report:
-        """Return figures of a fit that are specific to this method."""
-        del fit
-        return {}
-
-    # -- the whole fit -------------------------------------------------------------------------------------------------
+    # -- around sums and their solve -----------------------------------------------------------------------------------
 
     def iterate(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Fit | None:
         """Fit by steps of a sweep each; None where moments are summed and solved instead."""
@@ -250,14 +153,39 @@ class Method(Generic[R, S]):
         return record(self, solved, sweep, skipped(sweep))
 
     def plan(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Plan:
-        """Return the plan of the sweep that a fit makes."""
+        """Return the plan of the sweeps that a fit makes."""
         del columns
-        statistic = self.statistic(basis, data.targets)
-        statistic = with_folds(statistic) if self.holds_out else statistic
-        return plan_sweep(data.rows, with_probe(statistic, (), len(data.rows)) if self.probed else statistic)
+        return plan_sums(self, data, basis, probed=basis.probed)
+
+
+# -- what follows from a method ----------------------------------------------------------------------------------------
+
+
+def holds_out(method: Method) -> bool:
+    """Return whether the sums of folds are kept beside those of all rows: to choose a penalty, or to calibrate."""
+    return method.probability or chosen_by_folds(method.alpha)
+
+
+def with_choice(method: M, choice: Choice) -> M:
+    """Return the method with the penalty, and the weight of its graph, that folds have chosen."""
+    return replace(method, alpha=choice.alpha, graph=method.graph.weighing(method.graph.weights[choice.block]))
+
+
+def resolved(method: M, solution: Solution) -> M:
+    """Return the method with the numbers of a solution in the place of the rules that chose them."""
+    alpha = solution.alpha if isinstance(method.alpha, str) else method.alpha
+    weight = solution.manifold if isinstance(solution, SpectralSolution) else method.graph.weights[0]
+    return replace(method, alpha=alpha, graph=method.graph.weighing(weight))
 
 
 # -- sums and solves ---------------------------------------------------------------------------------------------------
+
+
+def plan_sums(method: Method, data: Training, basis: Columns, *, probed: bool) -> Plan:
+    """Return the plan of the sweep of sums."""
+    statistic = method.statistic(basis, data.targets)
+    statistic = with_folds(statistic) if holds_out(method) else statistic
+    return plan_sweep(data.rows, with_probe(statistic, (), len(data.rows)) if probed else statistic)
 
 
 def sum_up(
@@ -275,16 +203,17 @@ def sum_up(
     `kept`: the map of the basis, if later sweeps use its blocks again. `judge`: see `engine.executor.Look`.
     """
     statistic = method.statistic(basis, data.targets)
-    statistic = with_folds(statistic) if method.holds_out else statistic
+    statistic = with_folds(statistic) if holds_out(method) else statistic
     if kept is not None:
         statistic = replace(statistic, features=replace(kept, shift=statistic.features.shift_of(0)))
 
     def problem_of(total: Accumulator) -> Problem:
         shift = None if isinstance(basis, RowBasis) else getattr(statistic.features, "shift", None)
         problem = Problem.of_sums(data.inputs, basis, total, shift)
-        if method.holds_out:
-            first, stay = int(method.unlabelled == "keep"), method.semi_supervised
-            problem = keep_folds(problem, data.rows, first, semi_supervised=stay, joins=method.joins)
+        if holds_out(method):
+            # held-out rows join those without a label, but those of a source do not join the target
+            joins = method.semi_supervised and isinstance(data.targets, Targets)
+            problem = keep_folds(problem, data.rows, semi_supervised=method.semi_supervised, joins=joins)
         return method.check(problem, data.rows.name)
 
     look = None
@@ -299,7 +228,7 @@ def sum_up(
 
 def least_rows(method: Method[R, S], columns: int) -> int:
     """Return from how many rows on a solve in the middle of a sweep takes less than a thirtieth of it, as measured."""
-    if method.by_folds or not method.has_formula:
+    if chosen_by_folds(method.alpha) or not method.has_formula:
         return 2000 * columns
     return columns * (400 if isinstance(method.alpha, str) else 150)
 
@@ -329,7 +258,7 @@ def solve(
     diagnostics = diagnostics or SolveDiagnostics()
     with spent("solve"), solving(method):
         if whitening is None:
-            whitening = method.whiten(problem.basis, diagnostics)
+            whitening = problem.basis.whitening(diagnostics, solves=method.whitens)
         if reduced is None:
             reduced = method.reduce(problem, whitening)
         solution = finite(method, method.solve(problem, reduced, diagnostics))
@@ -356,7 +285,7 @@ def report_solve(
     """Emit the warnings of a solve, and return its figures."""
     basis = problem.basis
     # "gcv" chooses a penalty that suits the moments as they are
-    if method.probed and diagnostics.penalty_lost and diagnostics.errors is None and not isinstance(method.alpha, str):
+    if basis.probed and diagnostics.penalty_lost and diagnostics.errors is None and not isinstance(method.alpha, str):
         advice = "dtype='float64' or " if basis.dtype == "float32" else "fewer landmarks, centred and scaled rows, or "
         diagnostics.notes.append(f"{rounding_note(problem, solution, diagnostics)}; use {advice}a larger alpha")
     diagnostics.warn()
@@ -376,7 +305,7 @@ def estimate_error(
     """
     if whitening is None or not is_probed(problem):
         return None
-    again, selected = method.resolved(solution), select(problem)
+    again, selected = resolved(method, solution), select(problem)
 
     def solve_other(other: Problem) -> Coefficients:
         other = select(other)
@@ -384,7 +313,7 @@ def estimate_error(
         return coefficients_of(solve(again, other, known, estimate=False).solution)
 
     fitted = coefficients_of(solution)
-    moments, up_to_rotation = method.predicted_from(selected), method.rotates
+    moments, up_to_rotation = selected.basis.predicted_from(selected.moments), method.rotates
     errors = perturbed_errors(
         problem, whitening, fitted, solve_other, moments, selected.basis, up_to_rotation=up_to_rotation
     )

@@ -202,15 +202,16 @@ def exact_errors(
 # -- the next precision ------------------------------------------------------------------------------------------------
 
 
-def whitened(
-    whiten: Callable[[Columns, SolveDiagnostics], Whitening], basis: C, *, choose: bool
-) -> tuple[C, Whitening, SolveDiagnostics]:
-    """Return the basis, its whitening by `whiten` and the diagnostics; in float64 if float32 would drop landmarks."""
+def whitened(basis: C, *, choose: bool, solves: bool = True) -> tuple[C, Whitening, SolveDiagnostics]:
+    """Return the basis, its whitening and the diagnostics; in float64 if float32 would drop landmarks.
+
+    `solves`: see `Columns.whitening`.
+    """
     diagnostics, wide_diagnostics = SolveDiagnostics(), SolveDiagnostics()
-    whitening = whiten(basis, diagnostics)
+    whitening = basis.whitening(diagnostics, solves=solves)
     if choose and basis.dtype == "float32" and whitening.rank < basis.width:
         wide = cast(C, _float64(basis))
-        wide_whitening = whiten(wide, wide_diagnostics)
+        wide_whitening = wide.whitening(wide_diagnostics)
         if wide_whitening.rank > whitening.rank:
             return wide, wide_whitening, wide_diagnostics
     return basis, whitening, diagnostics

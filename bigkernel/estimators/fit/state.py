@@ -15,7 +15,7 @@ from bigkernel.arrays import Array, DType
 from bigkernel.errors import DataError
 from bigkernel.estimators.inputs.checks import require_labelled, require_row_squares, require_sums
 from bigkernel.estimators.inputs.training import Inputs
-from bigkernel.kernels.feature_maps import IdentityMap
+from bigkernel.kernels.feature_maps import FeatureMap, IdentityMap
 from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.solvers.residuals import SolveDiagnostics
@@ -47,6 +47,16 @@ class ColumnMap(Protocol):
         return None
 
     @property
+    def views(self) -> int:
+        """Number of views of a row, of equally many columns each; predictions need the first one."""
+        return 1
+
+    @property
+    def probed(self) -> bool:
+        """Whether vectors in a sweep probe the rounding of its sums."""
+        return True
+
+    @property
     def sum_dtype(self) -> DType | None:
         """The dtype that `sums` names."""
         return None if self.sums is None else np.dtype(self.sums)
@@ -56,6 +66,17 @@ class ColumnMap(Protocol):
 
     def centred(self) -> BlockMap:
         """Return the map less a point near the mean of its blocks, whose moments are swept."""
+
+    def whitening(self, diagnostics: SolveDiagnostics | None = None, *, solves: bool = True) -> Whitening:
+        """Return the whitening of the columns, without a warning; unless it `solves`, it only probes rounding."""
+
+    def predicting(self, features: FeatureMap) -> FeatureMap:
+        """Return the part of a map to these columns that solutions have coefficients of."""
+        return features
+
+    def predicted_from(self, moments: Moments) -> Moments:
+        """Return the moments of the columns that solutions have coefficients of."""
+        return moments
 
     def noise(self) -> Array | None:
         """Return the differences of blocks of some points from those in float64, (k, p); None where unknown."""
@@ -93,11 +114,16 @@ class RowBasis(ColumnMap):
     shift: Array
 
     dtype: ClassVar[str] = "float64"
+    probed: ClassVar[bool] = False  # the solve estimates the rounding itself
 
     @property
     def width(self) -> int:
         """Number of features, d."""
         return len(self.shift)
+
+    def whitening(self, diagnostics: SolveDiagnostics | None = None, *, solves: bool = True) -> Whitening:
+        """Return no whitening."""
+        return Whitening(self.width, self.width)
 
     def features(self) -> IdentityMap:
         return IdentityMap(self.shift)
@@ -118,6 +144,16 @@ class Solution:
     intercept: Array
     rank: int
     alpha: float | Array
+
+    @property
+    def unresolved(self) -> bool:
+        """Whether rounding leaves directions unresolved that float64 might resolve."""
+        return False
+
+    def report(self, fit: Fit) -> Report:
+        """Return the figures of its fit that only such solutions have."""
+        del fit
+        return {}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -189,6 +225,15 @@ class ViewSolution(Solution):
     correlations: Array
     view_ranks: tuple[int, int]
 
+    @property
+    def unresolved(self) -> bool:
+        """Whether a view has fewer directions above rounding than landmarks."""
+        return min(self.view_ranks) < len(self.coef)
+
+    def report(self, fit: Fit) -> Report:
+        """Return the rank of each view; `rank` is the number of canonical directions."""
+        return {"view_ranks": list(self.view_ranks)}
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ComponentSolution(SpectralSolution):
@@ -196,12 +241,24 @@ class ComponentSolution(SpectralSolution):
 
     variance: Mapping[str, float]
 
+    def report(self, fit: Fit) -> Report:
+        domains = fit.inputs.domains
+        assert domains is not None
+        figures = {"components": self.n_components, "domains": len(domains)}
+        return {**figures, "distributional_variance": dict(self.variance)}
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AlignedSolution(Solution):
     """A solution with W (r, c) over the whitened columns, where a round of pseudo-labels starts; files leave it out."""
 
     whitened: Array | None = field(default=None, metadata=UNSTORED)
+
+    def report(self, fit: Fit) -> Report:
+        assert isinstance(fit, MomentFit)
+        target, source = (int(count) for count in fit.statistics["rows"])
+        figures = {"source_rows": source, "target_rows": target, "rounds": list(fit.rounds)}
+        return figures if fit.pseudo_labels is None else {**figures, "congruence": fit.pseudo_labels.congruence}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

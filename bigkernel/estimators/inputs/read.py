@@ -52,7 +52,7 @@ from bigkernel.estimators.inputs.checks import (
     require_targets,
     warn_of_scales,
 )
-from bigkernel.estimators.inputs.training import Inputs, Training
+from bigkernel.estimators.inputs.training import AnyTargets, Inputs, Training
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.pseudo_labels import label_slots
 from bigkernel.statistics.domain_cells import MOST_CELLS, Cells, cell_targets
@@ -603,6 +603,15 @@ class ExactRows:
         """Return the fold of each row, (k,)."""
         return np.asarray(HeldOutFolds(FOLDS - 1).of(self.chunk)[self.keep] % FOLDS)
 
+    def targets(self, targets: AnyTargets) -> tuple[Array, Array | Cells]:
+        """Return the targets of the labelled rows, and which these are; or the cell of each row, and all cells."""
+        if isinstance(targets, Targets):
+            return self.labels(targets)
+        assert isinstance(targets, Cells)
+        if self.weight is not None and not self.weight.any():
+            raise DataError(f"{self.name}: expected a row with a positive weight, found none")
+        return targets.of(self.chunk, self.keep), targets
+
     def labels(self, targets: Targets) -> tuple[Array, Array]:
         """Return the targets (l, c) of the labelled rows, and which of the k rows these are, (k,) bool.
 
@@ -622,8 +631,8 @@ class ExactRows:
         return Y, labelled
 
 
-def read_exact(estimator: str, rows: Rows, labelled: Targets | None) -> ExactRows:
-    """Read the finite rows for the exact form of an estimator; with `labelled`, only rows with a label.
+def read_exact(estimator: str, rows: Rows, labelled: AnyTargets | None) -> ExactRows:
+    """Read the finite rows for the exact form of an estimator; with `Targets`, only rows with a label.
 
     `PlanTooLargeError`: more rows than an n×n matrix may have. `DataError`: a row with NaN or infinity (unless such
     rows are skipped), or no other row.
@@ -633,7 +642,7 @@ def read_exact(estimator: str, rows: Rows, labelled: Targets | None) -> ExactRow
     given = rows.read(0, n)
     sound = ~given.faults()
     chunk, skipped = rows.validate_or_mask(given)  # refuses or blanks bad rows
-    if labelled is not None:
+    if isinstance(labelled, Targets):
         assert chunk.y is not None
         sound &= labelled.labelled(chunk.y, 0)
     keep = np.flatnonzero(sound)

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.solvers.pseudo_labels import SourceTarget
-from bigkernel.statistics.domain_cells import Cells
+from bigkernel.statistics.domain_cells import Cells, cell_targets
 from bigkernel.statistics.moments import Targets
 
 AnyTargets = Targets | Cells | SourceTarget
@@ -67,9 +67,8 @@ class Training:
 
     @property
     def labels(self) -> Targets:
-        """Targets of methods without domains."""
-        assert isinstance(self.targets, Targets)
-        return self.targets
+        """Which rows have a label, and how labels become targets."""
+        return self.targets if isinstance(self.targets, Targets) else cell_targets(self.cells)
 
     @property
     def cells(self) -> Cells:

@@ -23,6 +23,7 @@ from bigkernel.estimators.transforms.rows import RowTransformer
 from bigkernel.events.job import job
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import as_kernel
+from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.statistics.predictor import Predictor, Projection
 
 if TYPE_CHECKING:
@@ -145,7 +146,9 @@ class Nystroem(LandmarkTransformer):
         rows = as_rows(input_rows(self, X, reset=True), domain=domain_column(sample_domain)[0])
         with job("Nystroem.fit"):
             basis = columns.choose(rows)
-            whitening = basis.whitening()
+            diagnostics = SolveDiagnostics()
+            whitening = basis.whitening(diagnostics)
+            diagnostics.warn()
         coef = whitening.expand(np.eye(whitening.rank))
         solution = Solution(coef=coef, intercept=np.zeros(whitening.rank), rank=whitening.rank, alpha=0.0)
         self._fitted = ProjectionFit(inputs=Inputs.of(self), basis=basis, solution=solution)
