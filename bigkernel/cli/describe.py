@@ -195,7 +195,7 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
         before = [step for step in before if step[0] != "metric"]
         leaf = Pipeline([*inner, ("model", estimator)]) if inner else estimator
         kind = (estimators.PartitionedRegressor, estimators.PartitionedClassifier)[is_classifier(estimator)]
-        kept = {"posterior": True} if options["posterior"] and not is_classifier(estimator) else {}
+        kept: dict[str, Any] = {"posterior": True} if options["posterior"] and not is_classifier(estimator) else {}
         estimator = kind(leaf, leaves, random_state=options["seed"], **kept)
     return Pipeline([*before, ("model", estimator)]) if before else estimator
 

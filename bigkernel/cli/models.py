@@ -93,7 +93,7 @@ def fit(
         start = time.perf_counter()
         estimator.fit(rows)
         seconds = time.perf_counter() - start
-        last = last_step(estimator)
+        last: Any = last_step(estimator)
         report: dict[str, Any] = last.fit_report()
         report["fit_seconds"] = seconds
         report["training_mse"] = mse = float(np.mean(last.training_mse_)) if hasattr(last, "training_mse_") else None

@@ -12,15 +12,16 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar, cast, dataclass_transform
 from weakref import WeakKeyDictionary
 
 import dask
 import numpy as np
 import zarr
 from distributed import Client
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.pipeline import Pipeline
@@ -47,6 +48,7 @@ from bigkernel.estimators.fit.basis import (
     DEFAULT_LANDMARKS,
     BasisChoice,
     RowChoice,
+    Seed,
     check_landmarks,
     is_precomputed,
     of_kernel,
@@ -73,6 +75,7 @@ from bigkernel.estimators.inputs.read import (
     grid_targets,
     input_rows,
     is_lazy,
+    is_semi_supervised,
     is_sound,
     labels_in_memory,
     near_target,
@@ -102,15 +105,18 @@ if TYPE_CHECKING:
 
     from bigkernel.kernels.random_fourier import FourierMap  # of SciPy
 
+E = TypeVar("E", bound=BaseEstimator)
 P = TypeVar("P", bound=AnyPredictor)
 _PREDICTORS: WeakKeyDictionary[object, AnyPredictor] = WeakKeyDictionary()  # by fit
 
 
-def set_parameters(estimator: BaseEstimator, given: Mapping[str, object]) -> None:
-    """Store the `locals()` of an `__init__` under the names of its parameters, as scikit-learn requires."""
-    for name, value in given.items():
-        if name not in ("self", "__class__"):
-            setattr(estimator, name, value)
+@dataclass_transform(eq_default=False)
+def parameters(estimator: type[E]) -> type[E]:
+    """Make the annotated attributes of an estimator its parameters: arguments of `__init__`, stored as they are given.
+
+    scikit-learn reads their names and defaults from its signature.
+    """
+    return dataclass(eq=False, repr=False)(estimator)
 
 
 def last_step(model: BaseEstimator) -> BaseEstimator:
@@ -146,7 +152,7 @@ def restore(estimator: BaseEstimator, inputs: Inputs, fit: Fit | ProjectionFit |
     if inputs.feature_names is not None:
         estimator.feature_names_in_ = inputs.feature_names
     if fit is not None:
-        estimator._fitted = fit
+        vars(estimator)["_fitted"] = fit
 
 
 def cached_predictor(fit: object, make: Callable[[], P]) -> P:
@@ -167,7 +173,7 @@ class _Available(_AvailableIfDescriptor):
             raise AttributeError(f"{owner.__name__} has no {self.attribute_name}: {lacking}")
 
 
-def available(lacks: Callable[[BaseEstimator], str]) -> Callable[[F], F]:
+def available(lacks: Callable[[E], str]) -> Callable[[F], F]:
     """Make a method present unless `lacks` says what the estimator lacks for it, which the `AttributeError` repeats."""
 
     def decorate(method: F) -> F:
@@ -176,7 +182,7 @@ def available(lacks: Callable[[BaseEstimator], str]) -> Callable[[F], F]:
     return decorate
 
 
-def lacking(estimator: BaseEstimator, name: str) -> str:
+def lacking(estimator: object, name: str) -> str:
     """Say why an estimator has no method of this name, or return ""."""
     try:
         getattr(estimator, name)
@@ -376,8 +382,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         columns = self._columns()
         if columns.exact:
             raise ConfigError(f"{type(self).__name__}: an exact fit has no sweep to plan; set n_landmarks")
-        other = self.__class__(**self.get_params(deep=False))
-        data, method = other._read_fit(X, y, sample_domain, None), self._method()
+        data, method = copy(self)._read_fit(X, y, sample_domain, None), self._method()
         basis = columns.choose(data.rows, look=False)
         return plan_calibration(method, data, basis, method.plan(data, columns, basis))
 
@@ -627,7 +632,7 @@ def _score(self: RowsEstimator, X: RowsLike, y: ColumnLike = None, sample_weight
     """
     if is_lazy(X):
         return score(self.score_totals(X, y, sample_weight))
-    return score_in_memory(self, X, y, sample_weight)
+    return score_in_memory(self, np.asarray(self.predict(X)), y, sample_weight)
 
 
 class Regressor(MultiOutputMixin, RegressorMixin, RowsEstimator):
@@ -648,6 +653,7 @@ class Classifier(ClassifierMixin, RowsEstimator):
     Predictions and decision values agree with each other, and with probabilities times these weights.
     """
 
+    class_weight: dict[object, float] | str | None
     calibration_scale_ = Fitted[float]("calibration.scale")
     calibration_offset_ = Fitted[Array]("calibration.offset")
 
@@ -700,12 +706,12 @@ class Classifier(ClassifierMixin, RowsEstimator):
         return self._on_grid(X, values.map_blocks(function, dtype=np.float64), classes=self.classes_)
 
 
-def score_in_memory(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample_weight: ColumnLike) -> float:
+def score_in_memory(estimator: BaseEstimator, predicted: Array, y: ColumnLike, sample_weight: ColumnLike) -> float:
     """Return accuracy or R² of rows in memory, of semi-supervised estimators for the rows with a label alone."""
-    predicted, classifier = estimator.predict(X), isinstance(estimator, ClassifierMixin)
+    classifier = isinstance(estimator, ClassifierMixin)
     truth = labels_in_memory(estimator, y) if classifier else in_memory(y, "y")
     weight = validated_weight(sample_weight, len(predicted))
-    if estimator._semi_supervised:
+    if is_semi_supervised(estimator):
         check_consistent_length(truth, predicted)
         labelled = ~no_label(truth) if classifier else Targets(1).labelled(truth, 0)
         if not labelled.any():
@@ -784,9 +790,20 @@ def _chunk_values(
     return values
 
 
+@parameters
 class LandmarkEstimator(RowsEstimator):
-    """Base of the estimators with the parameters kernel, gamma, degree, coef0, landmarks, dtype and random_state."""
+    """Base of the estimators on landmarks, with the parameters that these have in common."""
 
+    kernel: Kernel | str = "rbf"
+    _: KW_ONLY
+    n_landmarks: int | None = None
+    landmarks: str | ArrayLike = "uniform"
+    gamma: float | str = "scale"
+    degree: int = 3
+    coef0: float = 1.0
+    dtype: str = "auto"
+    random_state: Seed = None
+    verbose: int = 0
     kernel_ = Fitted[Kernel]("basis.kernel")
     dtype_ = Fitted[str]("basis.dtype")
     landmarks_ = Fitted[Array]("basis.landmarks")

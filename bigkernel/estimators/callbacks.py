@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sklearn.base import BaseEstimator
-
 from bigkernel.arrays import ColumnLike, RowsLike
 from bigkernel.events.job import Event, SegmentDone, SweepEnded, SweepStarted, observe
 
@@ -30,7 +28,7 @@ except ImportError:
 class _Tasks:
     """Passes the sweeps of a fit to the callbacks of its estimator."""
 
-    def __init__(self, estimator: BaseEstimator, fit: CallbackContext) -> None:
+    def __init__(self, estimator: CallbackSupportMixin, fit: CallbackContext) -> None:
         self._estimator, self._fit, self._sweep = estimator, fit, fit
 
     def __call__(self, event: Event) -> None:
@@ -47,7 +45,7 @@ class _Tasks:
 
 
 @contextmanager
-def calling_back(estimator: BaseEstimator, X: RowsLike, y: ColumnLike) -> Iterator[None]:
+def calling_back(estimator: CallbackSupportMixin, X: RowsLike, y: ColumnLike) -> Iterator[None]:
     """Call the callbacks of an estimator around its fit, and at the tasks of it."""
     if not getattr(estimator, "_skl_callbacks", None):
         yield

@@ -18,14 +18,14 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 import zarr
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.pipeline import Pipeline
 
-from bigkernel.arrays import RowsLike
+from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
@@ -34,6 +34,7 @@ from bigkernel.estimators.inputs.read import is_lazy
 from bigkernel.html import MOST_IMAGES, columns, folded, pack, table
 from bigkernel.statistics.scores import probability_scores
 from bigkernel.statistics.scores import score as score_of
+from bigkernel.streaming.plan import Accumulator
 
 R = TypeVar("R")  # rows of any kind
 _MOST_CONFUSED = 40
@@ -58,13 +59,40 @@ class FitReport(dict[str, object]):
         return table(str(self.get("estimator", "fit")), plain) + nested + tables
 
 
-def split(model: BaseEstimator, rows: R) -> tuple[BaseEstimator, R | Rows]:
+class Model(Protocol):
+    """A fitted model of any library, which has some of these."""
+
+    classes_: Array
+
+    def predict(self, X: RowsLike) -> Array:
+        """Predict labels or numbers."""
+
+    def decision_function(self, X: RowsLike) -> Array:
+        """Compute decision values."""
+
+    def predict_proba(self, X: RowsLike) -> Array:
+        """Predict probabilities."""
+
+    def predict_log_proba(self, X: RowsLike) -> Array:
+        """Predict log-probabilities."""
+
+    def score(self, X: RowsLike, y: ColumnLike = None) -> float:
+        """Return R² or the accuracy."""
+
+    def score_totals(self, X: RowsLike, *, worst: int = 0) -> Accumulator:
+        """Sum up what scores are computed from."""
+
+    def predict_to(self, X: RowsLike, path: str | os.PathLike[str], **options: bool) -> zarr.Group | list[str]:
+        """Write predictions."""
+
+
+def split(model: BaseEstimator, rows: R) -> tuple[Model, R | Rows]:
     """Return the last step of a model, and the rows as transformed by the steps before it.
 
     `ConfigError` for a transformer of scikit-learn and rows that are not in memory.
     """
     if not isinstance(model, Pipeline):
-        return model, rows
+        return cast(Model, model), rows
     for step in model[:-1] if is_lazy(rows) else ():
         if type(step).__module__.startswith("sklearn."):
             raise ConfigError(

@@ -5,7 +5,7 @@ Where the rounding of the moments would move predictions, one more sweep sums th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array
-from bigkernel.estimators.base import Regressor, set_parameters
+from bigkernel.estimators.base import Regressor, parameters
 from bigkernel.estimators.fit.basis import RowChoice
 from bigkernel.estimators.fit.method import Method
 from bigkernel.estimators.fit.precision import r_factor_of
@@ -69,9 +69,13 @@ class LinearMethod(Method[Whitening, LinearSolution]):
         return Coordinates(origin=problem.basis.shift)
 
 
+@parameters
 class _Linear(Regressor):
     """Base of the linear models: min ‖XW + 1b − Y‖² + α‖W‖² from n, XᵀX, XᵀY, Xᵀ1, Yᵀ1."""
 
+    _: KW_ONLY
+    fit_intercept: bool = True
+    verbose: int = 0
     statistics_ = Fitted[Accumulator]("statistics")
     shift_ = Fitted[Array]("basis.shift")
 
@@ -127,10 +131,8 @@ class LinearRegression(_Linear):
 
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {"fit_intercept": ["boolean"], "verbose": ["verbose"]}
 
-    def __init__(self, *, fit_intercept: bool = True, verbose: int = 0) -> None:
-        set_parameters(self, locals())
 
-
+@parameters
 class Ridge(_Linear):
     """Ridge regression, min ‖XW + 1b − Y‖² + α‖W‖², with an unpenalised intercept b.
 
@@ -159,5 +161,4 @@ class Ridge(_Linear):
         "verbose": ["verbose"],
     }
 
-    def __init__(self, alpha: float | str | ArrayLike = 1.0, *, fit_intercept: bool = True, verbose: int = 0) -> None:
-        set_parameters(self, locals())
+    alpha: float | str | ArrayLike = 1.0

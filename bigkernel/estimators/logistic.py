@@ -6,19 +6,18 @@ Shapes: m landmarks, r the rank of their core, c classes.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
 from typing import ClassVar, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval
 
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import keeping_blocks, plan_sweep, sweep
 from bigkernel.errors import AccuracyWarning, ConfigError
-from bigkernel.estimators.base import Classifier, LandmarkEstimator, every_row_choice, set_parameters
+from bigkernel.estimators.base import Classifier, LandmarkEstimator, every_row_choice, parameters
 from bigkernel.estimators.fit.basis import BasisChoice, RowChoice
 from bigkernel.estimators.fit.calibration import with_sweeps
 from bigkernel.estimators.fit.method import Method, plan_sums, skipped, sum_up
@@ -28,7 +27,6 @@ from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, finite, solvi
 from bigkernel.estimators.inputs.read import CLASS_WEIGHT
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.events.job import Note, emit, spent
-from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.kept_blocks import KeptMap, SolverMap
 from bigkernel.solvers.conjugate_gradients import driver_bytes
 from bigkernel.solvers.logistic import HessianBound, Point, descend
@@ -206,6 +204,7 @@ class LogisticMethod(Method[Whitening, LogisticSolution]):
         return with_sweeps(plan_sums(self, data, basis, probed=False), more, _EXPECTED)
 
 
+@parameters
 class KernelLogisticClassifier(Classifier, LandmarkEstimator):
     """Kernel logistic regression: probabilities softmax(f), f = φᵀW + b on Nyström features φ of m landmarks.
 
@@ -268,24 +267,11 @@ class KernelLogisticClassifier(Classifier, LandmarkEstimator):
     }
     _keeps_sums = False
 
-    def __init__(
-        self,
-        kernel: Kernel | str = "rbf",
-        alpha: float = 1.0,
-        *,
-        n_landmarks: int | None = None,
-        landmarks: str | ArrayLike = "uniform",
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 1.0,
-        dtype: str = "auto",
-        tol: float = 1e-4,
-        max_iter: int = 200,
-        class_weight: dict[object, float] | str | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        set_parameters(self, locals())
+    alpha: float = 1.0
+    _: KW_ONLY
+    tol: float = 1e-4
+    max_iter: int = 200
+    class_weight: dict[object, float] | str | None = None
 
     def _method(self) -> LogisticMethod:
         return LogisticMethod(name=type(self).__name__, alpha=self.alpha, tol=self.tol, max_iter=self.max_iter)

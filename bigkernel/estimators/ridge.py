@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -24,7 +24,7 @@ from bigkernel.engine.process import free_memory
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import keeping_blocks, plan_sweep
 from bigkernel.errors import AccuracyWarning, ConfigError, PlanTooLargeError
-from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
+from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, parameters
 from bigkernel.estimators.fit.basis import BasisChoice, RowChoice, of_kernel
 from bigkernel.estimators.fit.calibration import PROBABILITY
 from bigkernel.estimators.fit.cg_problem import CGProblem, StoppingRule, planned_sample
@@ -35,23 +35,11 @@ from bigkernel.estimators.fit.folds import choose_by_rows
 from bigkernel.estimators.fit.leverage import check_leverage, warn_of_leverage
 from bigkernel.estimators.fit.method import Method
 from bigkernel.estimators.fit.precision import rounding_estimate, solve_r_factor
-from bigkernel.estimators.fit.state import (
-    Columns,
-    ExactFit,
-    ExactProblem,
-    Fit,
-    IterativeFit,
-    MomentFit,
-    Problem,
-    Report,
-    RidgeSolution,
-    Solved,
-)
+from bigkernel.estimators.fit.state import Columns, ExactProblem, Fit, MomentFit, Problem, Report, RidgeSolution, Solved
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, PENALTIES, RULES, chosen_by_folds, finite, penalty_of
 from bigkernel.estimators.inputs.read import CLASS_WEIGHT
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.events.job import Note, emit
-from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.kept_blocks import KeptMap
 from bigkernel.solvers.conjugate_gradients import (
     AUTO_LEAST,
@@ -297,7 +285,7 @@ _CONSTRAINTS: dict[str, list[object]] = {
 }
 
 
-def _method(estimator: BaseEstimator) -> RidgeMethod:
+def _method(estimator: KernelRidge | KernelRidgeClassifier) -> RidgeMethod:
     return RidgeMethod(
         name=type(estimator).__name__,
         alpha=estimator.alpha,
@@ -307,7 +295,7 @@ def _method(estimator: BaseEstimator) -> RidgeMethod:
     )
 
 
-def plan_solver(self: LandmarkEstimator, X: RowsLike, y: ColumnLike = None) -> Report:
+def plan_solver(self: KernelRidge | KernelRidgeClassifier, X: RowsLike, y: ColumnLike = None) -> Report:
     """Describe how `fit` would solve for these rows, without running it.
 
     Returns
@@ -320,7 +308,7 @@ def plan_solver(self: LandmarkEstimator, X: RowsLike, y: ColumnLike = None) -> R
     columns = self._columns()
     if columns.exact:
         return {"solver": "exact"}
-    data = self.__class__(**self.get_params(deep=False))._read_fit(X, y, None, None)
+    data = copy(self)._read_fit(X, y, None, None)
     (choice, reason), m = choose_solver(_method(self), columns, data), columns.width_for(data.rows)
     because = {"because": reason} if reason else {}
     if choice is None:
@@ -329,6 +317,7 @@ def plan_solver(self: LandmarkEstimator, X: RowsLike, y: ColumnLike = None) -> R
     return {**planned, "sweeps": choice.sweeps, "driver_bytes": driver_bytes(m, choice)}
 
 
+@parameters
 class KernelRidge(Regressor, LandmarkEstimator):
     """Kernel ridge regression, min ‖Ka + 1b − Y‖² + α aᵀKa, exact or on m Nyström landmarks.
 
@@ -433,28 +422,15 @@ class KernelRidge(Regressor, LandmarkEstimator):
         **PENALTIES,
         "noise_variance": [Real, "array-like", None],
     }
-    _spread: tuple[ExactFit | MomentFit | IterativeFit, object, Predictor] | None = None  # of which fit and noise
+    _spread = cast(tuple[Fit, object, Predictor] | None, None)  # of which fit and noise
 
-    def __init__(
-        self,
-        kernel: Kernel | str = "rbf",
-        alpha: float | str | Array = 1.0,
-        *,
-        n_landmarks: int | None = None,
-        landmarks: str | ArrayLike = "uniform",
-        fit_intercept: bool = True,
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 1.0,
-        dtype: str = "auto",
-        solver: str = "auto",
-        tol: float = 1e-3,
-        max_iter: int = 20,
-        noise_variance: float | ArrayLike | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        set_parameters(self, locals())
+    alpha: float | str | Array = 1.0
+    _: KW_ONLY
+    fit_intercept: bool = True
+    solver: str = "auto"
+    tol: float = 1e-3
+    max_iter: int = 20
+    noise_variance: float | ArrayLike | None = None
 
     _method = _method
     plan_solver = plan_solver
@@ -502,6 +478,7 @@ class KernelRidge(Regressor, LandmarkEstimator):
         return {key: value for key, value in super().__getstate__().items() if key != "_spread"}
 
 
+@parameters
 class KernelRidgeClassifier(Classifier, LandmarkEstimator):
     """Classification by kernel ridge regression on one-hot targets; predicts the class of the largest value.
 
@@ -537,27 +514,14 @@ class KernelRidgeClassifier(Classifier, LandmarkEstimator):
 
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {**_CONSTRAINTS, **CLASS_WEIGHT, **PROBABILITY}
 
-    def __init__(
-        self,
-        kernel: Kernel | str = "rbf",
-        alpha: float | str = 1.0,
-        *,
-        n_landmarks: int | None = None,
-        landmarks: str | ArrayLike = "uniform",
-        fit_intercept: bool = False,
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 1.0,
-        dtype: str = "auto",
-        solver: str = "auto",
-        tol: float = 1e-3,
-        max_iter: int = 20,
-        class_weight: dict[object, float] | str | None = None,
-        probability: bool = False,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        set_parameters(self, locals())
+    alpha: float | str = 1.0
+    _: KW_ONLY
+    fit_intercept: bool = False
+    solver: str = "auto"
+    tol: float = 1e-3
+    max_iter: int = 20
+    class_weight: dict[object, float] | str | None = None
+    probability: bool = False
 
     _method = _method
     plan_solver = plan_solver

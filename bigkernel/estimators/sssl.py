@@ -6,19 +6,18 @@ Ji, Yang, Lin, Jin & Han, "A simple algorithm for semi-supervised learning with 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
-from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters, some_landmarks_choice
+from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, parameters, some_landmarks_choice
 from bigkernel.estimators.fit.basis import CHOICES, BasisChoice, check_landmarks, of_kernel
 from bigkernel.estimators.fit.calibration import PROBABILITY
 from bigkernel.estimators.fit.folds import choose_by_rows
@@ -152,16 +151,16 @@ def _note_negative(K: Array, kernel: Kernel, diagnostics: SolveDiagnostics) -> N
         warn_or_note(negative_note(linalg.eigvalsh(K), kernel.name), True, diagnostics)
 
 
-def _columns(estimator: LandmarkEstimator) -> BasisChoice:
+def _columns(estimator: SSSL | SSSLClassifier) -> BasisChoice:
     exact = estimator.manifold == 0 or LandmarkEstimator._columns(estimator).kernel.precomputed
     return LandmarkEstimator._columns(estimator) if exact else some_landmarks_choice(estimator)
 
 
-def _check_landmarks(estimator: BaseEstimator) -> None:
+def _check_landmarks(estimator: LandmarkEstimator) -> None:
     check_landmarks(estimator.landmarks, estimator.n_landmarks, uncounted=CHOICES)
 
 
-def _method(estimator: BaseEstimator) -> SSSLMethod:
+def _method(estimator: SSSL | SSSLClassifier) -> SSSLMethod:
     return SSSLMethod(
         name=type(estimator).__name__,
         alpha=estimator.alpha,
@@ -173,6 +172,7 @@ def _method(estimator: BaseEstimator) -> SSSLMethod:
     )
 
 
+@parameters
 class SSSL(Regressor, LandmarkEstimator):
     """Semi-supervised regression on the s leading eigenfunctions of the kernel; rows of NaN targets are unlabelled.
 
@@ -223,32 +223,21 @@ class SSSL(Regressor, LandmarkEstimator):
     manifold_ = Fitted[float]("solution.manifold")
     _parameter_constraints: ClassVar[dict[str, list[object]]] = _CONSTRAINTS
 
-    def __init__(
-        self,
-        kernel: Kernel | str = "rbf",
-        n_components: int = 120,
-        alpha: float | str = 0.4,
-        *,
-        n_landmarks: int | None = None,
-        fit_intercept: bool = True,
-        eigenfunctions: str = "all",
-        manifold: float | str = "gcv",
-        n_neighbors: int = 3,
-        landmarks: str | ArrayLike = "k-means",
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 1.0,
-        dtype: str = "auto",
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        set_parameters(self, locals())
+    n_components: int = 120
+    alpha: float | str = 0.4
+    _: KW_ONLY
+    fit_intercept: bool = True
+    eigenfunctions: str = "all"
+    manifold: float | str = "gcv"
+    n_neighbors: int = 3
+    landmarks: str | ArrayLike = "k-means"
 
     _method = _method
     _columns = _columns
     _check_landmarks = _check_landmarks
 
 
+@parameters
 class SSSLClassifier(Classifier, LandmarkEstimator):
     """Semi-supervised classification: `SSSL` on one-hot targets. Rows labelled −1 (among text "-1") are unlabelled.
 
@@ -270,28 +259,16 @@ class SSSLClassifier(Classifier, LandmarkEstimator):
     manifold_ = Fitted[float]("solution.manifold")
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {**_CONSTRAINTS, **CLASS_WEIGHT, **PROBABILITY}
 
-    def __init__(
-        self,
-        kernel: Kernel | str = "rbf",
-        n_components: int = 120,
-        alpha: float | str = 0.1,
-        *,
-        n_landmarks: int | None = None,
-        fit_intercept: bool = False,
-        eigenfunctions: str = "all",
-        manifold: float | str = 3.0,
-        n_neighbors: int = 3,
-        landmarks: str | ArrayLike = "k-means",
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 1.0,
-        dtype: str = "auto",
-        class_weight: dict[object, float] | str | None = None,
-        probability: bool = False,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        set_parameters(self, locals())
+    n_components: int = 120
+    alpha: float | str = 0.1
+    _: KW_ONLY
+    fit_intercept: bool = False
+    eigenfunctions: str = "all"
+    manifold: float | str = 3.0
+    n_neighbors: int = 3
+    landmarks: str | ArrayLike = "k-means"
+    class_weight: dict[object, float] | str | None = None
+    probability: bool = False
 
     _method = _method
     _columns = _columns

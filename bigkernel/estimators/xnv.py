@@ -6,27 +6,23 @@ McWilliams, Balduzzi & Buhmann, "Correlated random features for fast semi-superv
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 
 from bigkernel.data.containers import length
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, set_parameters
+from bigkernel.estimators.base import Classifier, LandmarkEstimator, Regressor, parameters
 from bigkernel.estimators.fit.basis import CHOICES, FOURIER, Basis, BasisChoice, LandmarkBasis, check_landmarks
 from bigkernel.estimators.fit.calibration import PROBABILITY
 from bigkernel.estimators.fit.method import Method
 from bigkernel.estimators.fit.state import Problem, RowBasis, ViewSolution
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
 from bigkernel.estimators.inputs.read import CLASS_WEIGHT
-from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
@@ -116,7 +112,7 @@ class XNVMethod(Method[CanonicalCoordinates, ViewSolution]):
         return canonical_views(problem.moments, problem.basis.width // 2)
 
 
-def _method(estimator: BaseEstimator) -> XNVMethod:
+def _method(estimator: XNV | XNVClassifier) -> XNVMethod:
     return XNVMethod(
         name=type(estimator).__name__,
         alpha=estimator.alpha,
@@ -125,14 +121,15 @@ def _method(estimator: BaseEstimator) -> XNVMethod:
     )
 
 
-def _columns(estimator: BaseEstimator) -> ViewChoice:
+def _columns(estimator: LandmarkEstimator) -> ViewChoice:
     return ViewChoice(**{**vars(LandmarkEstimator._columns(estimator)), "exact": False})
 
 
-def _check_landmarks(estimator: BaseEstimator) -> None:
+def _check_landmarks(estimator: LandmarkEstimator) -> None:
     check_landmarks(estimator.landmarks, estimator.n_landmarks, uncounted=CHOICES + FOURIER)
 
 
+@parameters
 class XNV(Regressor, LandmarkEstimator):
     """Semi-supervised regression on two correlated Nyström views; a NaN target means unlabelled.
 
@@ -195,28 +192,16 @@ class XNV(Regressor, LandmarkEstimator):
     _semi_supervised = True
     _parameter_constraints: ClassVar[dict[str, list[object]]] = _CONSTRAINTS
 
-    def __init__(
-        self,
-        kernel: Kernel | str = "rbf",
-        alpha: float = 1e-3,
-        *,
-        n_landmarks: int | None = None,
-        landmarks: str | ArrayLike = "uniform",
-        fit_intercept: bool = True,
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 1.0,
-        dtype: str = "auto",
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        set_parameters(self, locals())
+    alpha: float = 1e-3
+    _: KW_ONLY
+    fit_intercept: bool = True
 
     _method = _method
     _columns = _columns
     _check_landmarks = _check_landmarks
 
 
+@parameters
 class XNVClassifier(Classifier, LandmarkEstimator):
     """Semi-supervised classification: `XNV` on one-hot targets. Rows labelled −1 (among text "-1") are unlabelled.
 
@@ -237,24 +222,11 @@ class XNVClassifier(Classifier, LandmarkEstimator):
     _semi_supervised = True
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {**_CONSTRAINTS, **CLASS_WEIGHT, **PROBABILITY}
 
-    def __init__(
-        self,
-        kernel: Kernel | str = "rbf",
-        alpha: float = 1e-3,
-        *,
-        n_landmarks: int | None = None,
-        landmarks: str | ArrayLike = "uniform",
-        fit_intercept: bool = True,
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 1.0,
-        dtype: str = "auto",
-        class_weight: dict[object, float] | str | None = None,
-        probability: bool = False,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        set_parameters(self, locals())
+    alpha: float = 1e-3
+    _: KW_ONLY
+    fit_intercept: bool = True
+    class_weight: dict[object, float] | str | None = None
+    probability: bool = False
 
     _method = _method
     _columns = _columns

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
 from sklearn.utils.metadata_routing import MetadataRequest
 from sklearn.utils.validation import check_consistent_length
@@ -27,6 +26,7 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.adaptation.importance import fit_ratio
+from bigkernel.estimators.evaluation import Model
 from bigkernel.estimators.inputs.read import no_label, plain_labels
 from bigkernel.search.scoring import OF_DOMAINS
 from bigkernel.statistics.domain_scores import (
@@ -141,7 +141,7 @@ class DomainScorer:
         """Return the request for `sample_domain`."""
         return self._request
 
-    def __call__(self, estimator: BaseEstimator, X: RowsLike, y: ColumnLike, sample_domain: ColumnLike = None) -> float:
+    def __call__(self, estimator: Model, X: RowsLike, y: ColumnLike, sample_domain: ColumnLike = None) -> float:
         """Return the score of a fitted classifier, larger is better; `DataError` for rows that it cannot judge."""
         labels, classes = plain_labels(y), np.asarray(estimator.classes_)
         labelled, weight = ~no_label(labels), np.ones(len(labels))

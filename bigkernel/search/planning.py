@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 from dask.base import tokenize
@@ -31,10 +32,9 @@ from bigkernel.estimators.fit.basis import FOURIER, BasisChoice, LandmarkBasis, 
 from bigkernel.estimators.fit.precision import whitened
 from bigkernel.estimators.fit.state import Columns
 from bigkernel.estimators.inputs.checks import chosen_by_folds
-from bigkernel.estimators.inputs.read import without_class_weights
+from bigkernel.estimators.inputs.read import is_semi_supervised, without_class_weights
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.ridge import RidgeMethod, choose_solver
-from bigkernel.estimators.tables.blended import is_semi_supervised
 from bigkernel.events.job import Event, SweepStarted, observe
 from bigkernel.html import columns, table
 from bigkernel.kernels.algebra import Kernel
@@ -66,7 +66,7 @@ class Prepared:
 
     def fitted(self, candidate: Candidate) -> BaseEstimator:
         """Return the model of a candidate with its fitted steps and last step."""
-        model = candidate.last
+        model: BaseEstimator = candidate.last
         if candidate.labelled:
             model = LabelledRowsClassifier(clone(candidate.last))
             model.__dict__.update(estimator_=candidate.last)
@@ -83,7 +83,7 @@ class Prepared:
         wrapper = self.wrapper.set_params(regressor=clone(model))
         names = {"feature_names_in_": model.feature_names_in_} if hasattr(model, "feature_names_in_") else {}
         vars(wrapper).update(names, regressor_=model)
-        return wrapper
+        return cast(BaseEstimator, wrapper)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,9 +118,10 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
             # transforms of targets and of rows commute
             wrapper, model = last, _with_last(model, last.regressor)
             last = last_step(model)
-        labelled = isinstance(last, LabelledRowsClassifier) and isinstance(last.estimator, RowsEstimator)
-        if labelled and not is_semi_supervised(last.estimator):
-            last = last.estimator
+        inner = last.estimator if isinstance(last, LabelledRowsClassifier) else None
+        labelled = isinstance(inner, RowsEstimator)
+        if isinstance(inner, RowsEstimator) and not is_semi_supervised(inner):
+            last = inner
             model = _with_last(model, last)
         if isinstance(last, RowsEstimator) and hasattr(last, "transform"):
             raise ConfigError(
@@ -131,7 +132,7 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
             wraps = hasattr(last, "estimator")
             advice = "; search what it wraps, on labelled rows" if wraps else ""
             found = type(last).__name__
-            if last is None:
+            if found == "NoneType":
                 found = "TransformedTargetRegressor without a regressor: pass one, such as KernelRidge()"
             raise ConfigError(f"estimator: expected a classifier or regressor of bigkernel, found {found}{advice}")
         last.check_parameters()

@@ -13,6 +13,7 @@ from scipy.stats import rankdata
 
 from bigkernel.arrays import Array
 from bigkernel.errors import AccuracyWarning, DataError
+from bigkernel.estimators.ridge import KernelRidge
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.search.scoring import Scoring, Tested
 from bigkernel.search.sweeps import Candidate
@@ -148,7 +149,7 @@ def warn_of_errors(
             stacklevel=4,
         )
     if open_ := int((~results.get("converged", np.ones(1, bool))).sum()):
-        lasts = [candidate.last for candidate in everyone if candidate.choice]
+        lasts = [cast(KernelRidge, candidate.last) for candidate in everyone if candidate.choice]
         warnings.warn(
             f"conjugate gradients of {open_} of {len(errors)} candidates did not converge within "
             f"{max(last.max_iter for last in lasts)} steps (tol={min(last.tol for last in lasts):g}; "

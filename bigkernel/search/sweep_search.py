@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from typing import Self, cast
 
 import numpy as np
@@ -22,8 +22,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import BestAtEdgeWarning, ConfigError
-from bigkernel.estimators.base import available, lacking, set_parameters, shown
+from bigkernel.estimators.base import available, lacking, parameters, shown
 from bigkernel.estimators.callbacks import CallbackSupportMixin, calling_back
+from bigkernel.estimators.evaluation import Model
 from bigkernel.estimators.inputs.read import is_lazy
 from bigkernel.events.job import Figures, Note, emit, job
 from bigkernel.html import columns, readable, table
@@ -35,19 +36,25 @@ from bigkernel.search.sweeps import Candidate
 _BEST = 10  # candidates that a notebook shows
 
 
-def _lacks_probabilities(search: BaseEstimator) -> str:
+def _lacks_probabilities(search: SweepSearchCV) -> str:
     """Say why the best model, or the estimator before a fit, gives no probabilities, or return ""."""
     return lacking(getattr(search, "best_estimator_", search.estimator), "predict_proba")
 
 
-def html_of_search(search: BaseEstimator) -> str:
+def _lacks_decisions(search: SweepSearchCV) -> str:
+    """Say why the estimator has no decision values, or return ""."""
+    return lacking(search.estimator, "decision_function")
+
+
+def html_of_search(search: SweepSearchCV) -> str:
     """Return a table of the best candidates of a search, and scikit-learn's diagram of the estimator."""
     diagram = str(estimator_html_repr(search)) if get_config()["display"] == "diagram" else ""
     results = getattr(search, "cv_results_", None)
     if results is None:
         return diagram
     label = next(iter(search.scorer_)) if search.multimetric_ else "score"
-    figures = {"candidates": len(results["params"]), "splits": search.n_splits_, "sweeps": search.plan_.count}
+    figures: dict[str, object] = {"candidates": len(results["params"])}
+    figures |= {"splits": search.n_splits_, "sweeps": search.plan_.count}
     if hasattr(search, "best_params_"):
         figures |= {"best": {name: str(value) for name, value in search.best_params_.items()}}
     names = list(dict.fromkeys(name for params in results["params"] for name in params))
@@ -61,6 +68,7 @@ def html_of_search(search: BaseEstimator) -> str:
     return table(type(search).__name__, figures) + columns([*names, label], lines) + diagram
 
 
+@parameters
 class SweepSearchCV(CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator):
     """Search over a grid by cross-validation, with scikit-learn's interface, from as few sweeps as possible.
 
@@ -135,19 +143,15 @@ class SweepSearchCV(CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator):
     True
     """
 
-    def __init__(
-        self,
-        estimator: BaseEstimator,
-        param_grid: object,
-        *,
-        cv: object = 5,
-        scoring: object = None,
-        refit: bool | str = True,
-        one_standard_error: bool = False,
-        random_state: int = 0,
-        verbose: int = 0,
-    ) -> None:
-        set_parameters(self, locals())
+    estimator: BaseEstimator
+    param_grid: object
+    _: KW_ONLY
+    cv: object = 5
+    scoring: object = None
+    refit: bool | str = True
+    one_standard_error: bool = False
+    random_state: int = 0
+    verbose: int = 0
 
     # -- planning ------------------------------------------------------------------------------------------------------
 
@@ -317,37 +321,37 @@ class SweepSearchCV(CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator):
             ends = "; ".join(map(str, self.edges_))
             warnings.warn(f"the best candidate lies at an edge of the grid: {ends}", BestAtEdgeWarning, stacklevel=4)
 
-    def _best(self, prepared: list[Prepared]) -> BaseEstimator:
+    def _best(self, prepared: list[Prepared]) -> Model:
         """Fit the best candidate to all rows."""
         pairs = ((one, member) for one in prepared for member in one.members)
         one, candidate = next(pair for pair in pairs if pair[1].index == self.best_index_)
         one.work.fit(candidate)
-        return one.fitted(candidate)
+        return cast(Model, one.fitted(candidate))
 
     # -- predictions of the best model ---------------------------------------------------------------------------------
 
     def predict(self, X: RowsLike) -> Array:
         """Predict by the best model."""
         check_is_fitted(self, "best_estimator_")
-        return cast(Array, self.best_estimator_.predict(X))
+        return self.best_estimator_.predict(X)
 
-    @available(lambda self: lacking(self.estimator, "decision_function"))
+    @available(_lacks_decisions)
     def decision_function(self, X: RowsLike) -> Array:
         """Compute the values of f of the best model."""
         check_is_fitted(self, "best_estimator_")
-        return cast(Array, self.best_estimator_.decision_function(X))
+        return self.best_estimator_.decision_function(X)
 
     @available(_lacks_probabilities)
     def predict_proba(self, X: RowsLike) -> Array:
         """Predict probabilities of the classes, (n, c), by the best model."""
         check_is_fitted(self, "best_estimator_")
-        return cast(Array, self.best_estimator_.predict_proba(X))
+        return self.best_estimator_.predict_proba(X)
 
     @available(_lacks_probabilities)
     def predict_log_proba(self, X: RowsLike) -> Array:
         """Predict log-probabilities of the classes, (n, c), by the best model."""
         check_is_fitted(self, "best_estimator_")
-        return cast(Array, self.best_estimator_.predict_log_proba(X))
+        return self.best_estimator_.predict_log_proba(X)
 
     def score(self, X: RowsLike, y: ColumnLike = None) -> float:
         """Return the score of the best model by the score that chose it, if scikit-learn has it and X is in memory.

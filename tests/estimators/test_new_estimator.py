@@ -12,7 +12,7 @@ from reference_domains import up_to_sign
 from sklearn.base import clone
 
 import bigkernel
-from bigkernel import Gaussian, KernelRidge
+from bigkernel import Gaussian, KernelRidge, estimators
 from bigkernel.estimators import persistence
 from bigkernel.estimators.fit import fit as fitting
 from bigkernel.estimators.fit.method import Method
@@ -53,6 +53,13 @@ def test_the_example_is_short(example):
 def test_a_method_has_few_members():
     members = {name for name in {*vars(Method), *Method.__annotations__} if not name.startswith("_")}
     assert len(members) <= MOST_MEMBERS, sorted(members)
+
+
+@pytest.mark.parametrize("name", estimators.__all__)
+def test_editors_and_mypy_find_the_parameters_of_an_estimator(name):
+    kind = getattr(bigkernel, name)
+    annotated = {one for base in kind.__mro__ for one in vars(base).get("__annotations__", {})}
+    assert set(kind._get_param_names()) <= annotated
 
 
 def test_the_design_shows_the_source_of_the_fit():

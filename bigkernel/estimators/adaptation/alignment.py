@@ -13,7 +13,7 @@ from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
 from bigkernel.estimators.adaptation.importance import SideStatistic, find_target, with_sides
-from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.base import parameters
 from bigkernel.estimators.inputs.read import input_rows
 from bigkernel.estimators.transforms.rows import Projector, RowTransformer, framing_in_memory, principal_axes_of
 from bigkernel.solvers.eigenfunctions import PrincipalAxes
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 class DomainAlignment(RowTransformer):
     """Base of transformers with a row map for the source, and one for the target and all new rows."""
 
+    source_mean_: Array
+    source_components_: Array
     learns = "align"
     n_components: float | None = None  # principal axes of each domain that a fit needs; None: all
 
@@ -49,6 +51,10 @@ class DomainAlignment(RowTransformer):
         """
         check_is_fitted(self)
         return self._map_sides(X, np.isin(np.asarray(sample_domain), self.source_domains_))
+
+    def _align(self, source: PrincipalAxes, target: PrincipalAxes) -> None:
+        """Set both maps, from principal axes of the domains."""
+        raise TypeError(f"{type(self).__name__} has no maps")
 
     def _map_sides(self, X: RowsLike, source: Array) -> Array | da.Array | Rows:
         """Map rows, of which some are of the source, (n,) or () bool."""
@@ -73,6 +79,7 @@ class DomainAlignment(RowTransformer):
         return target
 
 
+@parameters
 class CORAL(DomainAlignment):
     """Correlation alignment: give the rows of a source the covariance of a target.
 
@@ -98,8 +105,7 @@ class CORAL(DomainAlignment):
 
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {"shrinkage": [Interval(Real, 0, 1, closed="right")]}
 
-    def __init__(self, shrinkage: float = 0.1) -> None:
-        set_parameters(self, locals())
+    shrinkage: float = 0.1
 
     def _align(self, source: PrincipalAxes, target: PrincipalAxes) -> None:
         self.source_mean_ = np.zeros(len(source.mean))
@@ -119,6 +125,7 @@ class CORAL(DomainAlignment):
         return Scale(1.0)
 
 
+@parameters
 class SubspaceAlignment(DomainAlignment):
     """Principal components of a target, and those of a source turned towards them.
 
@@ -146,8 +153,7 @@ class SubspaceAlignment(DomainAlignment):
     }
     widest = Projector.widest
 
-    def __init__(self, n_components: float | None = None) -> None:
-        set_parameters(self, locals())
+    n_components: float | None = None
 
     def _align(self, source: PrincipalAxes, target: PrincipalAxes) -> None:
         self.mean_, self.components_ = target.mean, target.axes

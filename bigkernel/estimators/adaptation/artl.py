@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
 from typing import ClassVar
 
@@ -25,7 +25,7 @@ from bigkernel.estimators.adaptation.self_training import (
     with_label_domains,
     with_sides,
 )
-from bigkernel.estimators.base import Classifier, LandmarkEstimator, set_parameters, some_landmarks_choice
+from bigkernel.estimators.base import Classifier, LandmarkEstimator, parameters, some_landmarks_choice
 from bigkernel.estimators.fit.basis import BasisChoice
 from bigkernel.estimators.fit.calibration import PROBABILITY
 from bigkernel.estimators.fit.graph import GRAPH, Graph, refuse_graph
@@ -33,7 +33,6 @@ from bigkernel.estimators.fit.state import AlignedSolution, Columns, Fitted, Pro
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
 from bigkernel.estimators.inputs.read import CLASS_WEIGHT, read_cells
 from bigkernel.estimators.inputs.training import Training
-from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.adaptation import Strengths, adaptation_ridge, slope
 from bigkernel.solvers.penalty_grid import SolveSettings
@@ -94,6 +93,7 @@ class ARTLMethod(AdaptingMethod[AlignedSolution]):
         return SolveSettings(number(self.alpha), by_direction=True)
 
 
+@parameters
 class ARTLClassifier(Classifier, LandmarkEstimator):
     """Adaptation regularization: ridge on a labelled source domain, made to hold on an unlabelled target domain.
 
@@ -201,29 +201,18 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
     congruence_ = Fitted[float]("pseudo_labels.congruence")
     pseudo_labels_ = property(pseudo_labels_of)
 
-    def __init__(
-        self,
-        kernel: Kernel | str = "rbf",
-        *,
-        n_landmarks: int | None = None,
-        mmd: float = 10.0,
-        manifold: float = 1.0,
-        alpha: float = 0.1,
-        balance: float = 0.5,
-        sharpness: float | tuple[float, float] = (3.0, 10.0),
-        n_rounds: int = 10,
-        n_neighbors: int = 3,
-        landmarks: str | ArrayLike = "k-means",
-        gamma: float | str = "median",
-        degree: int = 3,
-        coef0: float = 1.0,
-        dtype: str = "auto",
-        class_weight: dict[object, float] | str | None = None,
-        probability: bool = False,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        set_parameters(self, locals())
+    _: KW_ONLY
+    mmd: float = 10.0
+    manifold: float = 1.0
+    alpha: float = 0.1
+    balance: float = 0.5
+    sharpness: float | tuple[float, float] = (3.0, 10.0)
+    n_rounds: int = 10
+    n_neighbors: int = 3
+    landmarks: str | ArrayLike = "k-means"
+    gamma: float | str = "median"
+    class_weight: dict[object, float] | str | None = None
+    probability: bool = False
 
     def _method(self) -> ARTLMethod:
         return ARTLMethod(

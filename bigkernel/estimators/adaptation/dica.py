@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import LandmarkEstimator, set_parameters
+from bigkernel.estimators.base import LandmarkEstimator, parameters
 from bigkernel.estimators.fit.basis import BasisChoice, of_kernel
 from bigkernel.estimators.fit.method import Method
 from bigkernel.estimators.fit.state import ComponentSolution, ExactProblem, Problem, Report
@@ -21,7 +20,6 @@ from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
 from bigkernel.estimators.inputs.read import read_cells
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.transforms.rows import RowTransformer
-from bigkernel.kernels.algebra import Kernel
 from bigkernel.solvers.dica import Components, exact_components, landmark_components
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
@@ -114,6 +112,7 @@ class DICAMethod(Method[Whitening, ComponentSolution]):
             )
 
 
+@parameters
 class DICA(LandmarkEstimator, RowTransformer):
     """Domain-invariant component analysis: kernel features that align domains and separate classes.
 
@@ -195,26 +194,13 @@ class DICA(LandmarkEstimator, RowTransformer):
     }
     _semi_supervised = True
 
-    def __init__(
-        self,
-        kernel: Kernel | str = "rbf",
-        n_components: int = 20,
-        *,
-        supervised: bool = True,
-        alpha: float = 1.0,
-        epsilon: float = 1e-3,
-        invariance: float = 1.0,
-        n_landmarks: int | None = None,
-        landmarks: str | ArrayLike = "uniform",
-        allow_single_domain: bool = False,
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 1.0,
-        dtype: str = "auto",
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        set_parameters(self, locals())
+    n_components: int = 20
+    _: KW_ONLY
+    supervised: bool = True
+    alpha: float = 1.0
+    epsilon: float = 1e-3
+    invariance: float = 1.0
+    allow_single_domain: bool = False
 
     def fit(  # type: ignore[override]  # domains come before weights
         self, X: RowsLike, y: ColumnLike = None, sample_domain: ColumnLike = None, sample_weight: ColumnLike = None

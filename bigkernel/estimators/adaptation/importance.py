@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -17,7 +17,7 @@ from bigkernel.data.containers import in_memory
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError, OverlapWarning
-from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.base import parameters
 from bigkernel.estimators.fit.basis import BasisChoice, LandmarkBasis
 from bigkernel.estimators.fit.state import Fitted, ProjectionFit, RatioSolution
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS
@@ -62,6 +62,7 @@ class SideStatistic(MomentStatistic):
         return [np.flatnonzero(group == number) for number in range(self.groups)]
 
 
+@parameters
 class ImportanceWeights(LandmarkTransformer):
     """Weights of source rows under which they represent the target: the ratio of their densities, by uLSIF.
 
@@ -124,16 +125,12 @@ class ImportanceWeights(LandmarkTransformer):
     effective_sample_size_ = Fitted[float]("solution.effective_size")
     errors_ = Fitted[Array]("solution.errors")
 
-    def __init__(
-        self,
-        sigmas: Sequence[float] | None = None,
-        penalties: Sequence[float] = _PENALTIES,
-        *,
-        n_landmarks: int = 200,
-        landmarks: str | Sequence[Sequence[float]] = "balanced",
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        set_parameters(self, locals())
+    sigmas: Sequence[float] | None = None
+    penalties: Sequence[float] = _PENALTIES
+    _: KW_ONLY
+    n_landmarks: int = 200
+    landmarks: str | Sequence[Sequence[float]] = "balanced"
+    random_state: int | np.random.RandomState | None = None
 
     def fit(
         self, X: RowsLike, y: ColumnLike = None, *, sample_domain: ColumnLike = None, sample_weight: ColumnLike = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import ClassVar
 
@@ -22,13 +22,12 @@ from bigkernel.estimators.adaptation.self_training import (
     pseudo_labels_of,
     read_sides,
 )
-from bigkernel.estimators.base import LandmarkEstimator, set_parameters, some_landmarks_choice
+from bigkernel.estimators.base import LandmarkEstimator, parameters, some_landmarks_choice
 from bigkernel.estimators.fit.basis import BasisChoice
 from bigkernel.estimators.fit.state import AlignedComponents, Fitted, Problem, Solved
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.transforms.rows import RowTransformer
-from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.adaptation import components, fit_labeller
 from bigkernel.solvers.pseudo_labels import Decision
@@ -73,6 +72,7 @@ class JDAMethod(AdaptingMethod[AlignedComponents]):
         return fit_labeller(reduced.aligned, W, float(self.label_alpha), reduced.whitening), np.inf
 
 
+@parameters
 class JDA(LandmarkEstimator, RowTransformer):
     """Joint distribution adaptation: kernel components that align a source and a target domain.
 
@@ -162,24 +162,13 @@ class JDA(LandmarkEstimator, RowTransformer):
     congruence_ = Fitted[float]("pseudo_labels.congruence")
     pseudo_labels_ = property(pseudo_labels_of)
 
-    def __init__(
-        self,
-        kernel: Kernel | str = "rbf",
-        n_components: int = 100,
-        *,
-        n_rounds: int = 10,
-        alpha: float = 1.0,
-        label_alpha: float = 1.0,
-        n_landmarks: int | None = None,
-        landmarks: str | ArrayLike = "k-means",
-        gamma: float | str = "median",
-        degree: int = 3,
-        coef0: float = 1.0,
-        dtype: str = "auto",
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        set_parameters(self, locals())
+    n_components: int = 100
+    _: KW_ONLY
+    n_rounds: int = 10
+    alpha: float = 1.0
+    label_alpha: float = 1.0
+    landmarks: str | ArrayLike = "k-means"
+    gamma: float | str = "median"
 
     def _method(self) -> JDAMethod:
         return JDAMethod(

@@ -15,10 +15,11 @@ from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.data.containers import in_memory
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
-from bigkernel.estimators.base import RowsEstimator, available, lacking, score_in_memory
+from bigkernel.estimators.base import RowsEstimator, available, lacking, parameters, score_in_memory
 from bigkernel.estimators.inputs.read import is_lazy, no_label, plain_labels, warn_of_names
 
 
+@parameters
 class LabelledRowsClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """Fit a classifier to the rows that have a label.
 
@@ -51,10 +52,8 @@ class LabelledRowsClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator)
     True
     """
 
+    estimator: BaseEstimator
     _semi_supervised = True
-
-    def __init__(self, estimator: BaseEstimator) -> None:
-        self.estimator = estimator
 
     def fit(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> Self:
         """Fit a clone to the rows whose label is not missing: −1, "-1", None, NaN or pandas' NA.
@@ -112,7 +111,7 @@ class LabelledRowsClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator)
         if is_lazy(X):
             check_is_fitted(self)
             return float(self.estimator_.score(with_labels(X, y), sample_weight=sample_weight))
-        return score_in_memory(self, X, y, sample_weight)
+        return score_in_memory(self, self.predict(X), y, sample_weight)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -132,5 +131,5 @@ def with_labels(X: RowsLike, y: ColumnLike) -> RowsLike:
     return replace(as_rows(X, labels), classes=tuple(classes.tolist()))
 
 
-def _inner(self: LabelledRowsClassifier) -> BaseEstimator:
-    return getattr(self, "estimator_", self.estimator)
+def _inner(model: object) -> object:
+    return getattr(model, "estimator_", getattr(model, "estimator", None))

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import keeping_blocks, sweep
 from bigkernel.errors import CollapsedLabelsWarning, DataError, DifferentClassesWarning
-from bigkernel.estimators.base import RowsEstimator
+from bigkernel.estimators.base import LandmarkEstimator, RowsEstimator
 from bigkernel.estimators.fit.basis import CHOICES, LandmarkBasis, check_landmarks, of_kernel
 from bigkernel.estimators.fit.method import Method, estimate_error, record, skipped, solve
 from bigkernel.estimators.fit.state import AlignedSolution, Columns, MomentFit, Problem, Report, Solved
@@ -59,6 +58,7 @@ class ReducedSides:
 
 
 A = TypeVar("A", bound=AlignedSolution)
+Sided = TypeVar("Sided", bound=LandmarkEstimator)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -228,12 +228,12 @@ def self_train(method: AdaptingMethod[A], solved: Solved[ReducedSides, A], data:
 
 
 def fit_sides(
-    estimator: BaseEstimator,
+    estimator: Sided,
     X: RowsLike,
     y: ColumnLike = None,
     sample_domain: ColumnLike = None,
     sample_weight: ColumnLike = None,
-) -> BaseEstimator:
+) -> Sided:
     """Fit to rows X (n, d) of both domains and labels y (n,), −1 (among text "-1") where unlabelled.
 
     Parameters
@@ -250,7 +250,7 @@ def fit_sides(
     return RowsEstimator.fit(estimator, X, y, sample_weight, sample_domain=sample_domain)
 
 
-def median_kernel(estimator: BaseEstimator) -> Kernel:
+def median_kernel(estimator: LandmarkEstimator) -> Kernel:
     """Return the kernel; for gamma="median" a Gaussian has the bandwidth of the median distance of landmarks."""
     kernel, gamma = estimator.kernel, estimator.gamma
     if gamma == "median" and isinstance(kernel, str) and kernel in ("rbf", "gaussian"):
@@ -259,13 +259,13 @@ def median_kernel(estimator: BaseEstimator) -> Kernel:
     return as_kernel(kernel, gamma=gamma, degree=estimator.degree, coef0=estimator.coef0)
 
 
-def check_choice(estimator: BaseEstimator) -> None:
+def check_choice(estimator: LandmarkEstimator) -> None:
     """Check the choice of landmarks, which need no number."""
     check_landmarks(estimator.landmarks, estimator.n_landmarks, uncounted=CHOICES)
 
 
 def read_sides(
-    estimator: BaseEstimator,
+    estimator: LandmarkEstimator,
     X: RowsLike,
     y: ColumnLike,
     sample_domain: ColumnLike,
@@ -279,7 +279,7 @@ def read_sides(
     )
 
 
-def with_sides(estimator: BaseEstimator, data: Training, *, least: int = 1) -> Training:
+def with_sides(estimator: LandmarkEstimator, data: Training, *, least: int = 1) -> Training:
     """Split rows into source and target, and add the names of their domains.
 
     Without domains the labelled rows are the source. With them, domains without any label are the target, and rows
@@ -312,7 +312,7 @@ def with_sides(estimator: BaseEstimator, data: Training, *, least: int = 1) -> T
     return Training(rows, SourceTarget(cells, source), inputs)
 
 
-def with_label_domains(estimator: BaseEstimator, rows: Rows, cells: Cells) -> Rows:
+def with_label_domains(estimator: LandmarkEstimator, rows: Rows, cells: Cells) -> Rows:
     """Add a column `domain` where landmarks are balanced over domains that only labels define."""
     landmarks = estimator.landmarks
     if "domain" in rows.columns or not (isinstance(landmarks, str) and "balanced" in landmarks):
@@ -321,7 +321,7 @@ def with_label_domains(estimator: BaseEstimator, rows: Rows, cells: Cells) -> Ro
     return as_rows(rows, domain=cells.domain(labels).astype(np.int8))
 
 
-def pseudo_labels_of(estimator: BaseEstimator) -> PseudoLabels | None:
+def pseudo_labels_of(estimator: LandmarkEstimator) -> PseudoLabels | None:
     """Return the sums of the target's features by class of the last solution; None if it used none."""
     fit = estimator._fitted
     if not isinstance(fit, MomentFit):

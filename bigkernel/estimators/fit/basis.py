@@ -21,7 +21,6 @@ Weights of rows are ignored. Shapes: n rows, d features, m landmarks or random f
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -258,7 +257,7 @@ class BasisChoice:
     """The settings by which an estimator chooses its columns."""
 
     kernel: Kernel  # as given, before its bandwidth is set from rows
-    landmarks: str | Array | Sequence[Sequence[float]]  # a name, or an array (m, d)
+    landmarks: str | ArrayLike  # a name, or an array (m, d)
     count: int | None  # m; None: as many as are given, or every row
     dtype: str = "auto"  # "auto", "float32" or "float64"
     random_state: Seed = None  # seed of the choice

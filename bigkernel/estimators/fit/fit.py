@@ -223,7 +223,8 @@ def some_landmarks(before: MomentFit, graph: Graph, count: int, columns: BasisCh
     if isinstance(before.solution, AlignedSolution):
         raise ConfigError(f"with_landmarks: needs new rounds of pseudo-labels; fit with n_landmarks={count}")
     if graph.exists:
-        raise ConfigError(f"with_landmarks: with manifold={graph.manifold!r} a graph joins all landmarks; fit again")
+        what = f"with manifold={graph.manifold!r}, whose graph joins all landmarks"
+        raise ConfigError(f"with_landmarks: not supported {what}; fit again")
     if columns.fourier:
         raise ConfigError(
             f"with_landmarks: landmarks={columns.landmarks!r} gives random features, not landmarks; fit with a "

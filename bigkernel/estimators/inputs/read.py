@@ -274,7 +274,7 @@ def _validated(estimator: BaseEstimator, X: RowsLike, y: ColumnLike, *, reset: b
         check_classification_targets(labels)
         return rows, labels
     y = in_memory(y, "y")
-    if estimator._semi_supervised:
+    if is_semi_supervised(estimator):
         values = check_array(y, ensure_2d=False, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
         Targets(1).labelled(values, 0)  # refuses rows with some of their targets
         if (values == -1).mean() > 0.5:
@@ -322,6 +322,11 @@ def near_target(rows: Rows, targets: Targets) -> Array:
 # -- classes -----------------------------------------------------------------------------------------------------------
 
 
+def is_semi_supervised(estimator: BaseEstimator) -> bool:
+    """Return whether labels may be missing in arrays."""
+    return bool(getattr(estimator, "_semi_supervised", False))
+
+
 def no_label(y: Array) -> Array:
     """Return which labels (n,) are −1 or NaN, or "-1" among text, as in corpora: (n,) bool."""
     missing: Array = y == "-1" if y.dtype.kind in "OTU" else (y == -1) | (y != y)
@@ -366,7 +371,7 @@ def plain_labels(y: ColumnLike) -> Array:
 
 def labels_in_memory(estimator: BaseEstimator, y: ColumnLike) -> Array:
     """Return y with −1 where a label is missing; `DataError` if the estimator needs all labels."""
-    if estimator._semi_supervised:
+    if is_semi_supervised(estimator):
         return plain_labels(y)
     given = in_memory(y, "y", labels=True)
     if given.dtype.kind == "O" and given.ndim == 1:
@@ -391,9 +396,9 @@ def find_classes(estimator: BaseEstimator, rows: Rows, y: ColumnLike, classes: C
         assert values is not None
         labels = np.unique(values)
         missing = no_label(labels)
-        if not estimator._semi_supervised and y is not None and (labels != labels).any():
+        if not is_semi_supervised(estimator) and y is not None and (labels != labels).any():
             raise DataError(f"y: found rows without a label, and {type(estimator).__name__} needs all; leave these out")
-        if estimator._semi_supervised or y is None:
+        if is_semi_supervised(estimator) or y is None:
             labels = labels[~missing]
         elif missing.any() and len(labels) > 3:
             warnings.warn(
@@ -409,7 +414,7 @@ def find_classes(estimator: BaseEstimator, rows: Rows, y: ColumnLike, classes: C
 def warn_of_names(labels: Array, estimator: BaseEstimator, stacklevel: int = 7) -> None:
     """Warn of text among the labels (k,) that Python, pandas or an empty field of a file give for a missing one."""
     for name in sorted({*filter(looks_missing, labels.tolist())}):
-        cure = f"pass np.where(y == {name!r}, '-1', y)" if estimator._semi_supervised else "leave these rows out"
+        cure = f"pass np.where(y == {name!r}, '-1', y)" if is_semi_supervised(estimator) else "leave these rows out"
         warnings.warn(
             f"y: the class {name!r} looks like a missing label; if it marks rows without a label, {cure}",
             MissingLabelWarning,
@@ -450,7 +455,7 @@ def class_targets(estimator: BaseEstimator, rows: Rows, y: ColumnLike, labels: A
     codes = np.searchsorted(labels, given)
     codes[codes == len(labels)] = 0
     strange = labels[codes] != given
-    if estimator._semi_supervised:
+    if is_semi_supervised(estimator):
         codes[no_label(given)] = -1
         strange &= codes != -1
     if strange.any():

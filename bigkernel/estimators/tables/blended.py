@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
@@ -46,11 +47,6 @@ def as_targets(data: Training) -> Targets:
     return data.targets
 
 
-def is_semi_supervised(model: BaseEstimator) -> bool:
-    """Return whether rows of a model may lack a label."""
-    return bool(getattr(last_step(model), "_semi_supervised", False))
-
-
 def member_of(model: BaseEstimator, rows: int, *, spread: bool = False) -> Member:
     """Return the member that a model is, fitted to so many rows; `spread`: with that of its predictions."""
     made, last = Predictor.of(model), last_step(model)
@@ -58,7 +54,7 @@ def member_of(model: BaseEstimator, rows: int, *, spread: bool = False) -> Membe
     error = None if wrong is None else wrong.get("prediction_error")
     return Member(
         made.row_maps,
-        last._with_spread() if spread else made.expansion,
+        cast(RowsEstimator, last)._with_spread() if spread else made.expansion,
         rows,
         None if alpha is None else float(np.mean(alpha)),
         None if error is None else float(error),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -19,7 +19,7 @@ from bigkernel.engine.process import processors
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import execution
 from bigkernel.errors import DataError, MissingLabelWarning
-from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.base import parameters
 from bigkernel.estimators.inputs.read import input_rows, is_lazy, no_label, plain_labels
 from bigkernel.estimators.transforms.rows import RowTransformer
 from bigkernel.events.job import Note, Step, emit, job
@@ -43,6 +43,7 @@ _WHAT = "learn a metric"
 _MOST_CLASSES = 20  # whole numbers of more values are numbers
 
 
+@parameters
 class LearnedMetric(RowTransformer):
     """Learn scales of the features, or directions, under which a kernel predicts the targets best.
 
@@ -108,18 +109,14 @@ class LearnedMetric(RowTransformer):
         "random_state": ["random_state"],
     }
 
-    def __init__(
-        self,
-        kernel: Gaussian | Matern | None = None,
-        *,
-        method: str = "both",
-        diagonal: bool = False,
-        n_landmarks: int = 500,
-        n_samples: int = 40_000,
-        max_iter: int | None = None,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        set_parameters(self, locals())
+    kernel: Gaussian | Matern | None = None
+    _: KW_ONLY
+    method: str = "both"
+    diagonal: bool = False
+    n_landmarks: int = 500
+    n_samples: int = 40_000
+    max_iter: int | None = None
+    random_state: int | np.random.RandomState | None = None
 
     def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Learn the metric from rows X (n, d) and y (n,) or (n, c), numbers or classes.

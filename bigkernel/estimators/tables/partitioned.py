@@ -12,10 +12,10 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import dask
 import numpy as np
@@ -35,14 +35,14 @@ from bigkernel.engine.leaf_rows import LeafRows
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import choose_executor, execution, plan_sweep, sweep
 from bigkernel.errors import ConfigError, DataError, RankDeficiencyWarning
-from bigkernel.estimators.base import Classifier, Regressor, RowsEstimator, last_step, set_parameters
+from bigkernel.estimators.base import Classifier, Regressor, RowsEstimator, last_step, parameters
 from bigkernel.estimators.evaluation import FitReport
 from bigkernel.estimators.fit.basis import draw_rows
 from bigkernel.estimators.fit.state import BlendFit, Fitted
-from bigkernel.estimators.inputs.read import class_factors
+from bigkernel.estimators.inputs.read import class_factors, is_semi_supervised
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
-from bigkernel.estimators.tables.blended import Parameter, as_targets, is_semi_supervised, parameters_of, require_member
+from bigkernel.estimators.tables.blended import Parameter, as_targets, parameters_of, require_member
 from bigkernel.estimators.tables.leaf_fits import AllRows, LeafFits, LeafNumbers
 from bigkernel.estimators.tables.learned_metric import LearnedMetric, importances_of
 from bigkernel.kernels.functions import Gaussian
@@ -104,13 +104,14 @@ def _principal_direction(x: Array) -> Array:
     return np.asarray(direction if direction[np.argmax(np.abs(direction))] > 0 else -direction)
 
 
+@parameters
 class _Partitioned(MetaEstimatorMixin, RowsEstimator):
     """Base of the estimators of leaves: a tree, and a fit of every leaf."""
 
     tree_ = Fitted[Tree]("blend.shares")
     leaves_ = Fitted[tuple[Member, ...]]("blend.members")
     _keeps_sums = False
-    _ridge: ClassVar[type[BaseEstimator]] = KernelRidge  # of a leaf whose estimator is not given
+    _ridge: ClassVar[type[KernelRidge | KernelRidgeClassifier]] = KernelRidge  # of a leaf whose estimator is not given
     posterior = False  # whether leaves keep what standard deviations need
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
@@ -121,21 +122,17 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        estimator: BaseEstimator | None = None,
-        n_leaves: int = 16,
-        *,
-        overlap: float = 0.1,
-        n_samples: int = 50_000,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        set_parameters(self, locals())
+    estimator: BaseEstimator | None = None
+    n_leaves: int = 16
+    _: KW_ONLY
+    overlap: float = 0.1
+    n_samples: int = 50_000
+    random_state: int | np.random.RandomState | None = None
+    verbose: int = 0
 
     @property
     def _semi_supervised(self) -> bool:  # type: ignore[override]
-        return is_semi_supervised(self._model())
+        return is_semi_supervised(last_step(self._model()))
 
     @property
     def leaf_rows_(self) -> Array:
@@ -253,7 +250,8 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
         if rows < _FEWEST_LEARNED:
             return self._ridge(alpha="cv")
         m = min(_MOST_LANDMARKS, rows // 2)
-        return make_pipeline(leaf_metric(), self._ridge(Gaussian(sigma=1.0), n_landmarks=m, alpha="cv"))
+        model: BaseEstimator = make_pipeline(leaf_metric(), self._ridge(Gaussian(sigma=1.0), n_landmarks=m, alpha="cv"))
+        return model
 
     def fit_report(self) -> FitReport:
         """Describe the fit as plain data: rows, landmarks and penalties of the leaves, and the largest error estimate.
@@ -300,7 +298,8 @@ def _columns(model: BaseEstimator, rows: Rows, count: int) -> tuple[int, int]:
     if inner:
         each = [_columns(one, rows, count) for one in inner]
         return max(m for m, _ in each), max(*widths, *(width for _, width in each))
-    return last.n_views * min(count, getattr(last, "n_landmarks", rows.shape[1]) or count), max(widths)
+    views = cast(RowsEstimator, last).n_views
+    return views * min(count, getattr(last, "n_landmarks", rows.shape[1]) or count), max(widths)
 
 
 def _lacks_spread(leaf: Member) -> bool:
@@ -337,6 +336,7 @@ def _directory() -> Iterator[Path]:
         rows.unlink()
 
 
+@parameters
 class PartitionedRegressor(_Partitioned, Regressor):
     """Split rows into leaves, fit a regressor to each, and blend the predictions of neighbours at the borders.
 
@@ -397,18 +397,8 @@ class PartitionedRegressor(_Partitioned, Regressor):
         "posterior": ["boolean"],
     }
 
-    def __init__(
-        self,
-        estimator: BaseEstimator | None = None,
-        n_leaves: int = 16,
-        *,
-        overlap: float = 0.1,
-        n_samples: int = 50_000,
-        posterior: bool = False,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        set_parameters(self, locals())
+    _: KW_ONLY
+    posterior: bool = False
 
     def check_parameters(self) -> None:
         super().check_parameters()
@@ -458,7 +448,7 @@ class PartitionedClassifier(_Partitioned, Classifier):
     True
     """
 
-    _ridge: ClassVar[type[BaseEstimator]] = KernelRidgeClassifier
+    _ridge: ClassVar[type[KernelRidge | KernelRidgeClassifier]] = KernelRidgeClassifier
 
     @property
     def probability(self) -> bool:

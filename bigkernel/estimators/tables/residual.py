@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from typing import ClassVar
 
 import numpy as np
@@ -11,14 +11,16 @@ from sklearn.base import BaseEstimator, clone
 
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import NamedSteps, Regressor, set_parameters, training_values
+from bigkernel.estimators.base import NamedSteps, Regressor, last_step, parameters, training_values
 from bigkernel.estimators.evaluation import FitReport
 from bigkernel.estimators.fit.state import BlendFit, Fitted
+from bigkernel.estimators.inputs.read import is_semi_supervised
 from bigkernel.estimators.inputs.training import Training
-from bigkernel.estimators.tables.blended import as_targets, is_semi_supervised, member_of, require_member
+from bigkernel.estimators.tables.blended import as_targets, member_of, require_member
 from bigkernel.statistics.blend import Blend, Everywhere, Member
 
 
+@parameters
 class ResidualRegressor(NamedSteps, Regressor):
     """Fit regressors one after the other, each to the residuals of those before it, and sum their predictions.
 
@@ -57,12 +59,13 @@ class ResidualRegressor(NamedSteps, Regressor):
     _steps_name: ClassVar[str] = "estimators"
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {"estimators": [list, tuple], "verbose": ["verbose"]}
 
-    def __init__(self, estimators: Sequence[tuple[str, BaseEstimator]], *, verbose: int = 0) -> None:
-        set_parameters(self, locals())
+    estimators: Sequence[tuple[str, BaseEstimator]]
+    _: KW_ONLY
+    verbose: int = 0
 
     @property
     def _semi_supervised(self) -> bool:  # type: ignore[override]
-        return any(is_semi_supervised(stage) for _, stage in self.estimators)
+        return any(is_semi_supervised(last_step(stage)) for _, stage in self.estimators)
 
     def check_parameters(self) -> None:
         """Raise if there is no stage, or one without a name or that is no estimator of ours."""

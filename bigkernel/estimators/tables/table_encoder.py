@@ -15,7 +15,7 @@ from bigkernel.arrays import Array, ColumnLike, DType, RowsLike
 from bigkernel.data.containers import array_of_partitions, is_dask_frame, is_frame, plain
 from bigkernel.data.table import TableColumn, TableEncoding, cells_of
 from bigkernel.errors import DataError
-from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.base import parameters
 from bigkernel.estimators.inputs.read import is_lazy
 from bigkernel.estimators.transforms.rows import framing_in_memory
 
@@ -28,6 +28,7 @@ SAMPLE_ROWS = 100_000  # of a Dask DataFrame or a file, from which a fit learns
 
 
 @framing_in_memory
+@parameters
 class TableEncoder(TransformerMixin, BaseEstimator):
     """Turn a table of numbers, categories and times into numbers without missing values.
 
@@ -67,8 +68,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     _parameter_constraints: ClassVar = {"max_categories": [Interval(Integral, 1, None, closed="left")]}
 
-    def __init__(self, max_categories: int = 16) -> None:
-        set_parameters(self, locals())
+    max_categories: int = 16
 
     @classmethod
     def of(cls, encoding: TableEncoding) -> Self:

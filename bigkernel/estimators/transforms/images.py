@@ -6,6 +6,7 @@ tasks of the next step.
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from numbers import Integral, Real
 from typing import ClassVar, Self
 
@@ -13,7 +14,7 @@ from sklearn.base import OneToOneFeatureMixin
 from sklearn.utils._param_validation import Interval
 
 from bigkernel.arrays import ColumnLike, RowsLike
-from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.base import parameters
 from bigkernel.estimators.transforms.rows import RowTransformer
 from bigkernel.streaming.chunk import RowMap
 from bigkernel.streaming.images import MomentNormalise, Orientations, image_shape_of
@@ -39,6 +40,7 @@ class ImageTransformer(RowTransformer):
         return self
 
 
+@parameters
 class MomentNormalizer(OneToOneFeatureMixin, ImageTransformer):
     """Bring every image to a common position, slant and size by the moments of its ink.
 
@@ -81,10 +83,11 @@ class MomentNormalizer(OneToOneFeatureMixin, ImageTransformer):
         "aspect": [Interval(Real, 0, 1, closed="both")],
     }
 
-    def __init__(
-        self, image_shape: ImageShape = None, *, spread: float = 0.22, breadth: float = 0.17, aspect: float = 0.5
-    ) -> None:
-        set_parameters(self, locals())
+    image_shape: ImageShape = None
+    _: KW_ONLY
+    spread: float = 0.22
+    breadth: float = 0.17
+    aspect: float = 0.5
 
     def _row_map(self) -> RowMap:
         return MomentNormalise(
@@ -92,6 +95,7 @@ class MomentNormalizer(OneToOneFeatureMixin, ImageTransformer):
         )
 
 
+@parameters
 class OrientationFeatures(ImageTransformer):
     """Describe every image by its strokes: 8 directions of the gradient in cells, features of unit norm.
 
@@ -126,8 +130,9 @@ class OrientationFeatures(ImageTransformer):
         "cells": [Interval(Integral, 1, 64, closed="both")],
     }
 
-    def __init__(self, image_shape: ImageShape = None, *, cells: int = 8) -> None:
-        set_parameters(self, locals())
+    image_shape: ImageShape = None
+    _: KW_ONLY
+    cells: int = 8
 
     def _row_map(self) -> RowMap:
         return Orientations(self.image_height_, self.image_width_, int(self.cells))

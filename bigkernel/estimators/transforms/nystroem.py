@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from numbers import Integral
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -13,8 +14,8 @@ from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.data.containers import length
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError
-from bigkernel.estimators.base import cached_predictor, set_parameters
-from bigkernel.estimators.fit.basis import BasisChoice, check_landmarks, is_precomputed
+from bigkernel.estimators.base import cached_predictor, parameters
+from bigkernel.estimators.fit.basis import BasisChoice, Seed, check_landmarks, is_precomputed
 from bigkernel.estimators.fit.state import Fitted, ProjectionFit, Solution
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.inputs.read import domain_column, input_rows
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 class LandmarkTransformer(RowTransformer):
     """Base of the transformers that are kernel values at landmarks times coefficients, without sums of a fit."""
 
+    landmarks: str | ArrayLike
+    random_state: Seed
     _fitted: ProjectionFit | None = None
     landmarks_ = Fitted[Array]("basis.landmarks")
     dual_coef_ = Fitted[Array]("solution.coef")
@@ -62,6 +65,7 @@ class LandmarkTransformer(RowTransformer):
         return Projection(int(self.n_features_in_), predictor)
 
 
+@parameters
 class Nystroem(LandmarkTransformer):
     """Nyström features of a kernel: φ(x) = Tᵀk(Z, x) with TᵀK_mmT = I, whose inner products are K_nm K_mm⁺ K_mn.
 
@@ -116,19 +120,15 @@ class Nystroem(LandmarkTransformer):
     rank_ = Fitted[int]("solution.rank")
     intercept_ = Fitted[Array]("solution.intercept")
 
-    def __init__(
-        self,
-        kernel: Kernel | str = "rbf",
-        n_components: int = 100,
-        *,
-        landmarks: str | ArrayLike = "uniform",
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 1.0,
-        dtype: str = "auto",
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        set_parameters(self, locals())
+    kernel: Kernel | str = "rbf"
+    n_components: int = 100
+    _: KW_ONLY
+    landmarks: str | ArrayLike = "uniform"
+    gamma: float | str = "scale"
+    degree: int = 3
+    coef0: float = 1.0
+    dtype: str = "auto"
+    random_state: int | np.random.RandomState | None = None
 
     def fit(self, X: RowsLike, y: ColumnLike = None, *, sample_domain: ColumnLike = None) -> Self:
         """Choose landmarks among rows X (n, d), and whiten their core.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from numbers import Integral
 from typing import ClassVar, Self
 
@@ -10,7 +11,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bigkernel.arrays import ColumnLike, RowsLike
 from bigkernel.errors import DataError
-from bigkernel.estimators.base import set_parameters
+from bigkernel.estimators.base import parameters
 from bigkernel.estimators.fit.basis import draw_spectrum
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS
 from bigkernel.estimators.inputs.read import input_rows
@@ -20,6 +21,7 @@ from bigkernel.kernels.functions import as_kernel
 from bigkernel.kernels.random_fourier import FourierMap, FourierRows, spectrum_of
 
 
+@parameters
 class RandomFourier(RowTransformer):
     """Random Fourier features of a Gaussian, Laplacian or Matérn kernel.
 
@@ -75,16 +77,12 @@ class RandomFourier(RowTransformer):
         "random_state": ["random_state"],
     }
 
-    def __init__(
-        self,
-        kernel: Kernel | str = "rbf",
-        n_components: int = 100,
-        *,
-        orthogonal: bool = False,
-        gamma: float | str = "scale",
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        set_parameters(self, locals())
+    kernel: Kernel | str = "rbf"
+    n_components: int = 100
+    _: KW_ONLY
+    orthogonal: bool = False
+    gamma: float | str = "scale"
+    random_state: int | np.random.RandomState | None = None
 
     def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Draw a seed, and sample rows of X (n, d) for the origin and the bandwidth "scale".

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from functools import wraps
 from inspect import unwrap
 from numbers import Integral, Real
 from types import FunctionType
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin, clone
@@ -27,7 +27,7 @@ from bigkernel.data.containers import is_dask_array
 from bigkernel.engine.rows import DaskSource, Rows, as_rows
 from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.base import NamedSteps, set_parameters
+from bigkernel.estimators.base import NamedSteps, parameters
 from bigkernel.estimators.inputs.checks import require_row_squares
 from bigkernel.estimators.inputs.read import input_rows, is_lazy, is_sound, near_mean, validated_weight
 from bigkernel.kernels.feature_maps import IdentityMap
@@ -124,6 +124,7 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return tags
 
 
+@parameters
 class Rescaler(OneToOneFeatureMixin, RowTransformer):
     """Multiply every value by a factor.
 
@@ -137,8 +138,7 @@ class Rescaler(OneToOneFeatureMixin, RowTransformer):
         "factor": [Interval(Real, None, None, closed="neither")]
     }
 
-    def __init__(self, factor: float = 1.0) -> None:
-        set_parameters(self, locals())
+    factor: float = 1.0
 
     def _row_map(self) -> RowMap:
         return Scale(float(self.factor))
@@ -227,6 +227,7 @@ def _fit_positions(estimator: RowTransformer, X: RowsLike, columns: Sequence[obj
     return found
 
 
+@parameters
 class OnSphere(RowTransformer):
     """Replace latitude and longitude by a point of a sphere, so that distances are those through the sphere.
 
@@ -252,8 +253,10 @@ class OnSphere(RowTransformer):
         "radius": [Interval(Real, 0, None, closed="neither")],
     }
 
-    def __init__(self, latitude: str | int = "lat", longitude: str | int = "lon", *, radius: float = 1.0) -> None:
-        set_parameters(self, locals())
+    latitude: str | int = "lat"
+    longitude: str | int = "lon"
+    _: KW_ONLY
+    radius: float = 1.0
 
     def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Find the columns."""
@@ -264,6 +267,7 @@ class OnSphere(RowTransformer):
         return Sphere(int(self.columns_[0]), int(self.columns_[1]), float(self.radius))
 
 
+@parameters
 class Periodic(RowTransformer):
     """Replace columns that repeat by points of a circle: the cosine and the sine of 2π times column/period.
 
@@ -289,8 +293,8 @@ class Periodic(RowTransformer):
         "period": [Interval(Real, 0, None, closed="neither"), list, tuple],
     }
 
-    def __init__(self, columns: str | int | Sequence[str | int], period: float | Sequence[float]) -> None:
-        set_parameters(self, locals())
+    columns: str | int | Sequence[str | int]
+    period: float | Sequence[float]
 
     def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Find the columns."""
@@ -311,6 +315,7 @@ class Periodic(RowTransformer):
         return Circles(self.columns_, self.periods_)
 
 
+@parameters
 class Projector(RowTransformer):
     """Project rows on the directions of their largest variance (PCA), learnt in one sweep of d×d moments.
 
@@ -355,8 +360,9 @@ class Projector(RowTransformer):
         "whiten": ["boolean"],
     }
 
-    def __init__(self, n_components: float | None = None, *, whiten: bool = False) -> None:
-        set_parameters(self, locals())
+    n_components: float | None = None
+    _: KW_ONLY
+    whiten: bool = False
 
     def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Learn the directions of rows X (n, d).
@@ -384,6 +390,7 @@ class Projector(RowTransformer):
         return LinearMap(self.mean_, self.components_.T / scale)
 
 
+@parameters
 class RowUnion(RowTransformer, NamedSteps):
     """The weighted features of several row transforms side by side, like scikit-learn's FeatureUnion.
 
@@ -417,13 +424,9 @@ class RowUnion(RowTransformer, NamedSteps):
         "transformer_weights": [dict, None],
     }
 
-    def __init__(
-        self,
-        transformer_list: Sequence[tuple[str, BaseEstimator]] = (),
-        *,
-        transformer_weights: Mapping[str, float] | None = None,
-    ) -> None:
-        set_parameters(self, locals())
+    transformer_list: Sequence[tuple[str, BaseEstimator]] = ()
+    _: KW_ONLY
+    transformer_weights: Mapping[str, float] | None = None
 
     def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
         """Fit a clone of every transform to X (n, d).
@@ -443,14 +446,14 @@ class RowUnion(RowTransformer, NamedSteps):
     def learns(self) -> str:  # type: ignore[override]
         """Names of the sweeps of the transforms that learn."""
         steps = (step for _, transformer in self.transformer_list for step in _steps(transformer))
-        return ", ".join(step.learns for step in steps if getattr(step, "learns", ""))
+        return ", ".join(filter(None, (getattr(step, "learns", "") for step in steps)))
 
     def widest(self, rows: Rows) -> Rows:
         weights, chains = self._weights(), []
         for _, transformer in self.transformer_list:
             mapped = rows
             for step in _steps(transformer):
-                mapped = step.widest(mapped)
+                mapped = cast(RowTransformer, step).widest(mapped)
             chains.append(mapped.row_maps[len(rows.row_maps) :])
         return rows.map(SideBySide(tuple(chains), weights))
 
@@ -481,7 +484,8 @@ class RowUnion(RowTransformer, NamedSteps):
 
     def _row_map(self) -> SideBySide:
         weights = self._weights()
-        row_map = SideBySide(tuple(tuple(s._row_map() for s in _steps(one)) for one in self.transformers_), weights)
+        maps = (tuple(cast(RowTransformer, step)._row_map() for step in _steps(one)) for one in self.transformers_)
+        row_map = SideBySide(tuple(maps), weights)
         row_map.width(self.n_features_in_)  # refuses what does not fit together
         return row_map
 
