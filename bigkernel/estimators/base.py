@@ -70,21 +70,22 @@ from bigkernel.estimators.fit.state import (
     Report,
 )
 from bigkernel.estimators.inputs.checks import chosen_by_folds
-from bigkernel.estimators.inputs.read import (
+from bigkernel.estimators.inputs.classes import (
     class_targets,
-    grid_targets,
-    input_rows,
-    is_lazy,
     is_semi_supervised,
-    is_sound,
     labels_in_memory,
-    near_target,
     no_label,
     plain_labels,
+)
+from bigkernel.estimators.inputs.columns import is_lazy, validated_weight
+from bigkernel.estimators.inputs.read import (
+    grid_targets,
+    input_rows,
+    is_sound,
+    near_target,
     read_cells,
     read_training,
     require_numbers,
-    validated_weight,
 )
 from bigkernel.estimators.inputs.training import Inputs, Training
 from bigkernel.events.job import job

@@ -30,7 +30,7 @@ from bigkernel.data.corpus import Corpus
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit.state import Report
-from bigkernel.estimators.inputs.read import is_lazy
+from bigkernel.estimators.inputs.columns import is_lazy
 from bigkernel.html import MOST_IMAGES, columns, folded, pack, table
 from bigkernel.statistics.scores import probability_scores
 from bigkernel.statistics.scores import score as score_of

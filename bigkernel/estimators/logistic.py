@@ -24,7 +24,7 @@ from bigkernel.estimators.fit.method import Method, plan_sums, skipped, sum_up
 from bigkernel.estimators.fit.precision import whitened
 from bigkernel.estimators.fit.state import Columns, IterativeFit, LogisticSolution, Problem
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, finite, solving
-from bigkernel.estimators.inputs.read import CLASS_WEIGHT
+from bigkernel.estimators.inputs.class_weights import CLASS_WEIGHT
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.kept_blocks import KeptMap, SolverMap

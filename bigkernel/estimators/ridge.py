@@ -37,7 +37,7 @@ from bigkernel.estimators.fit.method import Method
 from bigkernel.estimators.fit.precision import rounding_estimate, solve_r_factor
 from bigkernel.estimators.fit.state import Columns, ExactProblem, Fit, MomentFit, Problem, Report, RidgeSolution, Solved
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, PENALTIES, RULES, chosen_by_folds, finite, penalty_of
-from bigkernel.estimators.inputs.read import CLASS_WEIGHT
+from bigkernel.estimators.inputs.class_weights import CLASS_WEIGHT
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.events.job import Note, emit
 from bigkernel.kernels.kept_blocks import KeptMap

@@ -25,7 +25,7 @@ from bigkernel.estimators.fit.graph import GRAPH, Graph, refuse_graph
 from bigkernel.estimators.fit.method import Method, with_choice
 from bigkernel.estimators.fit.state import ExactProblem, Fitted, Problem, SpectralSolution
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, RULES, chosen_by_folds, one_penalty
-from bigkernel.estimators.inputs.read import CLASS_WEIGHT
+from bigkernel.estimators.inputs.class_weights import CLASS_WEIGHT
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import (

@@ -22,7 +22,7 @@ from bigkernel.estimators.fit.calibration import PROBABILITY
 from bigkernel.estimators.fit.method import Method
 from bigkernel.estimators.fit.state import Problem, RowBasis, ViewSolution
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
-from bigkernel.estimators.inputs.read import CLASS_WEIGHT
+from bigkernel.estimators.inputs.class_weights import CLASS_WEIGHT
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening

@@ -26,7 +26,7 @@ from bigkernel.estimators.fit.method import solve
 from bigkernel.estimators.fit.precision import Coefficients, perturbed_errors, with_probe
 from bigkernel.estimators.fit.state import Problem
 from bigkernel.estimators.inputs.checks import solving
-from bigkernel.estimators.inputs.read import cell_counts
+from bigkernel.estimators.inputs.columns import cell_counts
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.kernels.kept_blocks import KeptMap
 from bigkernel.kernels.threads import one_thread

@@ -27,7 +27,7 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.adaptation.importance import fit_ratio
 from bigkernel.estimators.evaluation import Model
-from bigkernel.estimators.inputs.read import no_label, plain_labels
+from bigkernel.estimators.inputs.classes import no_label, plain_labels
 from bigkernel.search.scoring import OF_DOMAINS
 from bigkernel.statistics.domain_scores import (
     DomainScores,

@@ -32,7 +32,8 @@ from bigkernel.estimators.fit.basis import FOURIER, BasisChoice, LandmarkBasis, 
 from bigkernel.estimators.fit.precision import whitened
 from bigkernel.estimators.fit.state import Columns
 from bigkernel.estimators.inputs.checks import chosen_by_folds
-from bigkernel.estimators.inputs.read import is_semi_supervised, without_class_weights
+from bigkernel.estimators.inputs.class_weights import without_class_weights
+from bigkernel.estimators.inputs.classes import is_semi_supervised
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.ridge import RidgeMethod, choose_solver
 from bigkernel.events.job import Event, SweepStarted, observe

@@ -25,7 +25,7 @@ from bigkernel.errors import BestAtEdgeWarning, ConfigError
 from bigkernel.estimators.base import available, lacking, parameters, shown
 from bigkernel.estimators.callbacks import CallbackSupportMixin, calling_back
 from bigkernel.estimators.evaluation import Model
-from bigkernel.estimators.inputs.read import is_lazy
+from bigkernel.estimators.inputs.columns import is_lazy
 from bigkernel.events.job import Figures, Note, emit, job
 from bigkernel.html import columns, readable, table
 from bigkernel.search.planning import Given, Prepared, SearchPlan, candidates_of, planned, prepare

@@ -13,7 +13,7 @@ from sklearn.base import clone
 from bigkernel import DICA, JDA, Gaussian
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.estimators.inputs.read import cell_counts, distinct
+from bigkernel.estimators.inputs.columns import cell_counts, distinct
 from bigkernel.statistics.domain_cells import Cells
 
 rng = np.random.default_rng(20130617)

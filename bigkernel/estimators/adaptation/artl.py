@@ -31,7 +31,8 @@ from bigkernel.estimators.fit.calibration import PROBABILITY
 from bigkernel.estimators.fit.graph import GRAPH, Graph, refuse_graph
 from bigkernel.estimators.fit.state import AlignedSolution, Columns, Fitted, Problem, Solved
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
-from bigkernel.estimators.inputs.read import CLASS_WEIGHT, read_cells
+from bigkernel.estimators.inputs.class_weights import CLASS_WEIGHT
+from bigkernel.estimators.inputs.read import read_cells
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.kernels.functions import SCALES
 from bigkernel.solvers.adaptation import Strengths, adaptation_ridge, slope

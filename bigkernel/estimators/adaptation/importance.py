@@ -21,7 +21,9 @@ from bigkernel.estimators.base import parameters
 from bigkernel.estimators.fit.basis import BasisChoice, LandmarkBasis
 from bigkernel.estimators.fit.state import Fitted, ProjectionFit, RatioSolution
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.inputs.read import input_rows, is_lazy, no_label, plain_labels, validated_weight
+from bigkernel.estimators.inputs.classes import no_label, plain_labels
+from bigkernel.estimators.inputs.columns import is_lazy, validated_weight
+from bigkernel.estimators.inputs.read import input_rows
 from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.estimators.transforms.nystroem import LandmarkTransformer
 from bigkernel.events.job import job

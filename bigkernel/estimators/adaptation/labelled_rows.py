@@ -16,7 +16,8 @@ from bigkernel.data.containers import in_memory
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import RowsEstimator, available, lacking, parameters, score_in_memory
-from bigkernel.estimators.inputs.read import is_lazy, no_label, plain_labels, warn_of_names
+from bigkernel.estimators.inputs.classes import no_label, plain_labels, warn_of_names
+from bigkernel.estimators.inputs.columns import is_lazy
 
 
 @parameters

@@ -21,7 +21,8 @@ from bigkernel.estimators.base import LandmarkEstimator, RowsEstimator
 from bigkernel.estimators.fit.basis import CHOICES, LandmarkBasis, check_landmarks, of_kernel
 from bigkernel.estimators.fit.method import Method, estimate_error, record, skipped, solve
 from bigkernel.estimators.fit.state import AlignedSolution, Columns, MomentFit, Problem, Report, Solved
-from bigkernel.estimators.inputs.read import cell_counts, read_cells
+from bigkernel.estimators.inputs.columns import cell_counts
+from bigkernel.estimators.inputs.read import read_cells
 from bigkernel.estimators.inputs.training import AnyTargets, Training
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import LandmarkMap

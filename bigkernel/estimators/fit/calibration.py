@@ -22,7 +22,8 @@ from bigkernel.estimators.fit.folds import held_out
 from bigkernel.estimators.fit.method import Method, resolved, solve
 from bigkernel.estimators.fit.state import Columns, ExactFit, ExactProblem, Fit, MomentFit, R, S, Solution
 from bigkernel.estimators.inputs.checks import chosen_by_folds, solving
-from bigkernel.estimators.inputs.read import read_exact, without_class_weights
+from bigkernel.estimators.inputs.class_weights import without_class_weights
+from bigkernel.estimators.inputs.exact import read_exact
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.events.job import spent
 from bigkernel.solvers.logistic import fit_softmax

@@ -55,7 +55,7 @@ from bigkernel.estimators.fit.state import (
     Solved,
 )
 from bigkernel.estimators.inputs.checks import chosen_by_folds, finite, solving
-from bigkernel.estimators.inputs.read import read_exact
+from bigkernel.estimators.inputs.exact import read_exact
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.events.job import Note, emit, spent
 from bigkernel.solvers.residuals import SolveDiagnostics

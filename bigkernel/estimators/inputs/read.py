@@ -1,75 +1,51 @@
 """From the input of users to `Training`: validated rows, how their y becomes targets, and the names of both.
 
-NumPy arrays pass scikit-learn's validation; all else is read chunk by chunk. The label of a row is its class, or −1
-where it has none (NaN, or None beside text, where allowed). Its domain is an integer, or a name of `sample_domain`, and
-an integer in the column `domain`. Methods with domains have `Cells` (a domain and a class, or no label) as targets,
-whose sums one sweep accumulates beside the moments of all rows.
-
-Weights by class are those of scikit-learn, a factor for the weights of every row of a class. "balanced" gives every
-class the same total weight: the factor of class c is W/(k W_c), W_c the weight of its rows, W that of all labelled rows
-and k the number of classes with rows. It reads only the columns y and weight, before the sweep.
+NumPy arrays pass scikit-learn's validation; all else is read chunk by chunk. Methods with domains have `Cells` (a
+domain and a class, or no label) as targets, whose sums one sweep accumulates beside the moments of all rows.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from numbers import Integral, Real
+from dataclasses import replace
 from typing import TypeGuard
 
 import numpy as np
-import zarr
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import assert_all_finite
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
-    _check_sample_weight,
     check_array,
     check_consistent_length,
     check_X_y,
-    column_or_1d,
     validate_data,
 )
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
-from bigkernel.config import settings
-from bigkernel.data.containers import contained, in_memory, is_dask_array, is_dask_frame, is_frame
-from bigkernel.data.corpus import Corpus, require_same_columns
-from bigkernel.data.labels import codes_of_names, is_missing, looks_missing
+from bigkernel.data.containers import contained, in_memory, is_dask_frame, is_frame
+from bigkernel.data.corpus import require_same_columns
 from bigkernel.engine.grids import is_grid, target_names
-from bigkernel.engine.rows import ClassWeightSource, Rows, as_rows, cells
-from bigkernel.errors import ConfigError, DataError, MissingLabelWarning
-from bigkernel.estimators.inputs.checks import (
-    require_exact,
-    require_some,
-    require_squares,
-    require_targets,
-    warn_of_scales,
+from bigkernel.engine.rows import Rows, as_rows, cells
+from bigkernel.errors import DataError, MissingLabelWarning
+from bigkernel.estimators.inputs.checks import require_targets
+from bigkernel.estimators.inputs.class_weights import weigh_classes
+from bigkernel.estimators.inputs.classes import (
+    class_targets,
+    find_classes,
+    is_semi_supervised,
+    labels_in_memory,
+    no_label,
+    plain_labels,
 )
-from bigkernel.estimators.inputs.training import AnyTargets, Inputs, Training
-from bigkernel.kernels.algebra import Kernel
-from bigkernel.solvers.pseudo_labels import label_slots
-from bigkernel.statistics.domain_cells import MOST_CELLS, Cells, cell_targets
-from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
-from bigkernel.statistics.moments import Targets, require_weights
-from bigkernel.streaming.chunk import DTYPES, Chunk, is_plain
-from bigkernel.streaming.folds import Folds
-
-CLASS_WEIGHT: dict[str, list[object]] = {"class_weight": [dict, StrOptions({"balanced"}), None]}
+from bigkernel.estimators.inputs.columns import distinct, domain_column, is_lazy, validated_weight
+from bigkernel.estimators.inputs.training import Inputs, Training
+from bigkernel.statistics.domain_cells import Cells, cell_targets
+from bigkernel.statistics.moments import Targets
+from bigkernel.streaming.chunk import DTYPES, is_plain
 
 # -- rows --------------------------------------------------------------------------------------------------------------
-
-
-def is_lazy(X: RowsLike) -> bool:
-    """Return whether X is read chunk by chunk rather than held in memory."""
-    lazy = isinstance(X, Rows | Corpus | zarr.Array) or is_dask_frame(X) or is_dask_array(X) or is_grid(X)
-    return lazy or (hasattr(X, "dims") and is_dask_array(getattr(X, "data", None)))  # of xarray
 
 
 def is_sound(X: RowsLike, estimator: BaseEstimator) -> TypeGuard[Array]:
@@ -134,49 +110,6 @@ def near_mean(rows: Rows) -> Array:
     """Return a point near the mean of the mapped rows, (d,) float64: the mean of the first ones."""
     mean: Array = rows.take(np.arange(min(len(rows), 256))).mean(axis=0)
     return mean
-
-
-# -- weights and domains -----------------------------------------------------------------------------------------------
-
-
-def validated_weight(sample_weight: ColumnLike, n: int) -> Array | None:
-    """Validate weights of n rows in memory, (n,) float64, or None; `DataError` if one is negative or missing."""
-    if sample_weight is None:
-        return None
-    sample_weight = in_memory(sample_weight, "sample_weight")
-    try:
-        weight: Array = _check_sample_weight(sample_weight, np.empty(n), dtype=np.float64, ensure_non_negative=True)
-    except ValueError as error:
-        raise DataError(f"sample_weight: {error}") from error
-    return weight
-
-
-def domain_column(domain: ColumnLike) -> tuple[ColumnLike, Array | None]:
-    """Return a column of domains as integers, and the sorted names of those that were text or objects, else None.
-
-    Lazy columns are checked when they are read.
-    """
-    if domain is None or is_lazy(domain):
-        return domain, None
-    column = in_memory(domain, "sample_domain", labels=True)
-    if column.dtype.kind not in "OTU" or column.ndim != 1:
-        return _integers(column, 0), None
-    return codes_of_names(column, "sample_domain")
-
-
-def _integers(column: Array, start: int) -> Array:
-    """Return the domains of rows `start` and up as integers."""
-    if column.ndim != 1:
-        raise DataError(f"sample_domain: expected one domain per row, found shape {column.shape}")
-    if column.dtype.kind in "iub":
-        return column
-    if column.dtype.kind != "f":
-        raise DataError(f"sample_domain: expected integers, found dtype {column.dtype}; pass text as a NumPy array")
-    wrong = ~np.isfinite(column) | (column != np.trunc(column))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise DataError(f"sample_domain: row {start + row} has the domain {column[row]}; expected integers")
-    return column.astype(np.int64)
 
 
 # -- targets -----------------------------------------------------------------------------------------------------------
@@ -319,151 +252,6 @@ def near_target(rows: Rows, targets: Targets) -> Array:
     return shift
 
 
-# -- classes -----------------------------------------------------------------------------------------------------------
-
-
-def is_semi_supervised(estimator: BaseEstimator) -> bool:
-    """Return whether labels may be missing in arrays."""
-    return bool(getattr(estimator, "_semi_supervised", False))
-
-
-def no_label(y: Array) -> Array:
-    """Return which labels (n,) are −1 or NaN, or "-1" among text, as in corpora: (n,) bool."""
-    missing: Array = y == "-1" if y.dtype.kind in "OTU" else (y == -1) | (y != y)
-    return missing
-
-
-def plain_labels(y: ColumnLike) -> Array:
-    """Return labels (n,) in memory as numbers or text, with −1 or "-1" for None, NaN and pandas' NA.
-
-    `DataError`: labels are of several kinds, or infinite.
-    """
-    given: Array = column_or_1d(in_memory(y, "y", labels=True), warn=True)
-    if given.dtype.kind == "f":
-        try:
-            assert_all_finite(given, allow_nan=True, input_name="y")
-        except ValueError as error:
-            raise DataError(str(error)) from error
-        missing = np.isnan(given)
-        if missing.any() and (given == -1).any():
-            warnings.warn(
-                "y: −1 and NaN both mark rows without a label; if −1 is a class, give it another number",
-                MissingLabelWarning,
-                stacklevel=6,
-            )
-        return np.where(missing, -1, given)
-    if given.dtype.kind != "O":
-        return given
-    missing = np.array([is_missing(label) or label in (-1, "-1") for label in given], bool)
-    labelled = given[~missing]
-    booleans = [isinstance(label, bool | np.bool_) for label in labelled]
-    if any(booleans):
-        if all(booleans) and not missing.any():
-            return given.astype(bool)
-        advice = "[-1 if label is None else int(label) for label in y]"
-        raise DataError(f"y: found booleans beside missing or other labels; expected integers or text, as in {advice}")
-    for kind, dtype in ((Integral, np.int64), (Real, np.float64), (str, np.str_)):
-        if all(isinstance(label, kind) for label in labelled):
-            return np.where(missing, "-1" if kind is str else -1, given).astype(dtype)
-    row = next(row for row, label in enumerate(given) if not (missing[row] or isinstance(label, str)))
-    raise DataError(f"y: row {row} has the label {given[row]!r}; expected only text or only numbers")
-
-
-def labels_in_memory(estimator: BaseEstimator, y: ColumnLike) -> Array:
-    """Return y with −1 where a label is missing; `DataError` if the estimator needs all labels."""
-    if is_semi_supervised(estimator):
-        return plain_labels(y)
-    given = in_memory(y, "y", labels=True)
-    if given.dtype.kind == "O" and given.ndim == 1:
-        missing = np.flatnonzero([is_missing(label) for label in given])
-        if len(missing):
-            raise DataError(
-                f"y: {len(missing)} of {len(given)} rows have no label (the first is row {missing[0]}), and "
-                f"{type(estimator).__name__} needs all; leave these rows out, fit LabelledRowsClassifier(…), which "
-                "does, or use SSSLClassifier, which learns from them"
-            )
-    return given
-
-
-def find_classes(estimator: BaseEstimator, rows: Rows, y: ColumnLike, classes: ColumnLike = None) -> Array:
-    """Return the sorted labels of rows, of a corpus or as listed, without −1 where labels may be missing."""
-    if classes is not None:
-        labels = np.unique(np.asarray(classes))
-    elif y is None and rows.classes:
-        labels = np.unique(rows.classes)
-    else:
-        values = rows.column("y") if y is None else y if isinstance(y, np.ndarray) else in_memory(y, "y")
-        assert values is not None
-        labels = np.unique(values)
-        missing = no_label(labels)
-        if not is_semi_supervised(estimator) and y is not None and (labels != labels).any():
-            raise DataError(f"y: found rows without a label, and {type(estimator).__name__} needs all; leave these out")
-        if is_semi_supervised(estimator) or y is None:
-            labels = labels[~missing]
-        elif missing.any() and len(labels) > 3:
-            warnings.warn(
-                f"y: −1 is one of the {len(labels)} classes of {type(estimator).__name__}; if it marks rows without a "
-                "label, leave these out, or fit LabelledRowsClassifier(…), which does",
-                MissingLabelWarning,
-                stacklevel=6,
-            )
-    warn_of_names(labels, estimator)
-    return _require_classes(estimator, labels)
-
-
-def warn_of_names(labels: Array, estimator: BaseEstimator, stacklevel: int = 7) -> None:
-    """Warn of text among the labels (k,) that Python, pandas or an empty field of a file give for a missing one."""
-    for name in sorted({*filter(looks_missing, labels.tolist())}):
-        cure = f"pass np.where(y == {name!r}, '-1', y)" if is_semi_supervised(estimator) else "leave these rows out"
-        warnings.warn(
-            f"y: the class {name!r} looks like a missing label; if it marks rows without a label, {cure}",
-            MissingLabelWarning,
-            stacklevel=stacklevel,
-        )
-
-
-def _require_classes(estimator: BaseEstimator, labels: Array) -> Array:
-    if labels.dtype.kind == "f" and np.isinf(labels).any():
-        raise DataError("y: found an infinite label; expected a class, or NaN for an unlabelled row")
-    if len(labels) < 2:
-        raise DataError(
-            f"y: {type(estimator).__name__} needs labelled rows of at least 2 classes; the data contains "
-            f"{'no label' if not len(labels) else f'only one class, {labels[0]}'}"
-        )
-    return labels
-
-
-def class_targets(estimator: BaseEstimator, rows: Rows, y: ColumnLike, labels: Array) -> tuple[Rows, Targets]:
-    """Return rows with y as a column (positions among the labels if it is an array), and how it becomes targets.
-
-    −1 means unlabelled in corpora and semi-supervised learning.
-    """
-    given = y if isinstance(y, np.ndarray) else None
-    rows = as_rows(rows, y) if given is None else rows
-    shape = rows.columns["y"].shape if given is None else given.shape
-    if len(shape) != 1:
-        raise DataError(f"y: expected one label per row, found shape {shape}")
-    if y is None and any(isinstance(label, str) for label in rows.classes):
-        # the column holds positions in the corpus's list of names: find each name among our classes
-        names = np.asarray(rows.classes)
-        unknown = [str(name) for name in names if name not in labels]
-        if unknown:
-            raise DataError(f"{rows.name}: expected labels among the classes {labels.tolist()}, found {unknown[0]!r}")
-        return rows, Targets(len(labels), np.arange(len(names)), position=np.searchsorted(labels, names))
-    if given is None:
-        return rows, Targets(len(labels), labels)
-    codes = np.searchsorted(labels, given)
-    codes[codes == len(labels)] = 0
-    strange = labels[codes] != given
-    if is_semi_supervised(estimator):
-        codes[no_label(given)] = -1
-        strange &= codes != -1
-    if strange.any():
-        row = int(np.argmax(strange))
-        raise DataError(f"y: row {row} has the label {given[row]}, which is not one of the classes {labels.tolist()}")
-    return as_rows(rows, codes), Targets(len(labels), np.arange(len(labels)))
-
-
 # -- domains and their classes -----------------------------------------------------------------------------------------
 
 
@@ -539,191 +327,3 @@ def _domains(estimator: BaseEstimator, rows: Rows, fallback: str) -> tuple[Rows,
     if fallback == "labels":
         return rows, np.arange(2), None
     return as_rows(rows, domain=np.zeros(len(rows), np.int8)), np.arange(1), np.arange(1)
-
-
-def distinct(rows: Rows, name: str) -> Array:
-    """Return the sorted unique values of the column y or domain, read step by step; domains must be integers.
-
-    `DataError`: more values than cells may have, or a domain that is no integer.
-    """
-    source = rows.columns[name]
-    unique = source.read(0, 0)
-    for start, stop in pairwise(rows.bounds(settings())):
-        values = source.read(start, stop)
-        unique = np.union1d(unique, _integers(values, start) if name == "domain" else values)
-        if len(unique) > MOST_CELLS:
-            what = "classes" if name == "y" else "domains"
-            raise DataError(f"{name}: expected at most {MOST_CELLS:,} different values for {what}, found more")
-    return unique.astype(np.int64) if name == "domain" else unique
-
-
-def cell_counts(rows: Rows, cells: Cells, folds: Folds | None = None) -> Array:
-    """Count the rows of each cell regardless of their weights, from the columns alone: (G, k + 1) int64.
-
-    With `folds` count those of each slot (`solvers.pseudo_labels`), (G, F + 2). `DataError`: a label or a domain is in
-    no cell; names the row.
-    """
-    counts = np.zeros((cells.n_domains, cells.n_classes + 1 if folds is None else folds.count + 2), np.int64)
-    for chunk in _without_features(rows, "y", "domain", "group", "fold"):
-        place = cells.of(chunk) if folds is None else label_slots(cells, folds, chunk)
-        counts += np.bincount(place, minlength=counts.size).reshape(counts.shape)
-    return counts
-
-
-def _without_features(rows: Rows, *names: str) -> Iterator[Chunk]:
-    """Yield columns of the rows, step by step."""
-    columns = {name: source for name, source in rows.columns.items() if name in names}
-    for start, stop in pairwise(rows.bounds(settings())):
-        chunk = Chunk(np.empty((stop - start, 0)), start)
-        for name, source in columns.items():
-            setattr(chunk, name, source.read(start, stop))
-        yield chunk
-
-
-# -- rows of the exact form --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class ExactRows:
-    """The k training rows of an exact fit, all in memory."""
-
-    name: str  # of the rows, for messages
-    chunk: Chunk  # all n rows with their columns
-    keep: Array  # (k,) positions of the training rows
-    X: Array  # (k, d) float64
-    weight: Array | None  # (k,) or None
-    skipped: int  # number of bad rows that were left out
-
-    def gram(self, kernel: Kernel) -> tuple[Kernel, Array]:
-        """Return the kernel with every parameter a number, and K (k, k)."""
-        kernel = kernel.resolve(self.X, self.weight)
-        warn_of_scales(kernel, self.X)
-        with np.errstate(over="ignore", invalid="ignore"):
-            K = kernel(self.X)
-        if not np.isfinite(K).all():
-            raise DataError(f"{kernel.name} kernel: its values exceed the range of float64; scale the rows")
-        return kernel, K
-
-    def folds(self) -> Array:
-        """Return the fold of each row, (k,)."""
-        return np.asarray(HeldOutFolds(FOLDS - 1).of(self.chunk)[self.keep] % FOLDS)
-
-    def targets(self, targets: AnyTargets) -> tuple[Array, Array | Cells]:
-        """Return the targets of the labelled rows, and which these are; or the cell of each row, and all cells."""
-        if isinstance(targets, Targets):
-            return self.labels(targets)
-        assert isinstance(targets, Cells)
-        if self.weight is not None and not self.weight.any():
-            raise DataError(f"{self.name}: expected a row with a positive weight, found none")
-        return targets.of(self.chunk, self.keep), targets
-
-    def labels(self, targets: Targets) -> tuple[Array, Array]:
-        """Return the targets (l, c) of the labelled rows, and which of the k rows these are, (k,) bool.
-
-        `DataError`: there are none, or none with a weight above zero.
-        """
-        assert self.chunk.y is not None
-        y = self.chunk.y[self.keep]
-        labelled = targets.labelled(self.chunk.y, 0)[self.keep]
-        if not labelled.any():
-            raise DataError("y: expected a labelled row, found none")
-        Y = np.empty((int(labelled.sum()), targets.width))
-        targets.encode(y[labelled], Y)
-        with np.errstate(over="ignore"):
-            require_squares("y", (Y**2).sum(axis=0), Y)
-        if self.weight is not None and not self.weight[labelled].any():
-            raise DataError("y: expected a labelled row with a positive weight, found none")
-        return Y, labelled
-
-
-def read_exact(estimator: str, rows: Rows, labelled: AnyTargets | None) -> ExactRows:
-    """Read the finite rows for the exact form of an estimator; with `Targets`, only rows with a label.
-
-    `PlanTooLargeError`: more rows than an n×n matrix may have. `DataError`: a row with NaN or infinity (unless such
-    rows are skipped), or no other row.
-    """
-    n = len(rows)
-    require_exact(estimator, n)
-    given = rows.read(0, n)
-    sound = ~given.faults()
-    chunk, skipped = rows.validate_or_mask(given)  # refuses or blanks bad rows
-    if isinstance(labelled, Targets):
-        assert chunk.y is not None
-        sound &= labelled.labelled(chunk.y, 0)
-    keep = np.flatnonzero(sound)
-    X = chunk.load(keep, rows.shape[1], np.float64)
-    require_some(rows, skipped)
-    weight = None
-    if "weight" in rows.columns and chunk.weight is not None:
-        weight = require_weights(np.asarray(chunk.weight, np.float64), 0)[keep]
-    return ExactRows(rows.name, chunk, keep, X, weight, skipped)
-
-
-# -- weights by class --------------------------------------------------------------------------------------------------
-
-
-def weigh_classes(estimator: BaseEstimator, rows: Rows, targets: Targets, inputs: Inputs) -> Rows:
-    """Return rows whose weights include the factors of their classes, by `class_weight` of the estimator."""
-    given = getattr(estimator, "class_weight", None)
-    if given is None:
-        return rows
-    labels, names = targets.classes, inputs.classes
-    assert labels is not None
-    assert names is not None
-    position = np.arange(len(labels)) if targets.position is None else targets.position
-    if isinstance(given, dict):
-        factors = class_factors(given, names)
-    else:
-        weights = np.bincount(position, class_weights(rows, labels), len(names))
-        there = weights > 0
-        factors = np.ones(len(names))
-        factors[there] = weights.sum() / (there.sum() * weights[there])
-    y, weight = rows.columns["y"], rows.columns.get("weight")
-    weighed = ClassWeightSource(y, weight, labels, factors[position])
-    return replace(rows, columns={**rows.columns, "weight": weighed})
-
-
-def without_class_weights(rows: Rows) -> Rows:
-    """Return the rows without the factors of their classes."""
-    weight = rows.columns.get("weight")
-    if not isinstance(weight, ClassWeightSource):
-        return rows
-    columns = {name: column for name, column in rows.columns.items() if name != "weight"}
-    return replace(rows, columns=columns if weight.weight is None else {**columns, "weight": weight.weight})
-
-
-def class_weights(rows: Rows, labels: Array) -> Array:
-    """Return the sum of the weights of the rows of each label (k,), sorted as in the column y; bad rows count too."""
-    sums = np.zeros(len(labels))
-    for chunk in _without_features(rows, "y", "weight"):
-        y, weight = chunk.y, chunk.weight
-        assert y is not None
-        weight = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
-        place = np.minimum(np.searchsorted(labels, y), len(labels) - 1)
-        counts = (labels[place] == y) & np.isfinite(weight) & (weight > 0)
-        sums += np.bincount(place[counts], weight[counts], len(labels))
-    return sums
-
-
-def class_factors(class_weight: Mapping[object, object], names: Array) -> Array:
-    """Return the factor of each class by a dict; 1 for classes that it does not name.
-
-    `ConfigError`: a factor is not a finite number of at least 0. `DataError`: the dict names an unknown class, and
-    leaves out a known one.
-    """
-    factors: dict[object, float] = {}
-    for label, factor in class_weight.items():
-        if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= float(factor) < np.inf:
-            raise ConfigError(
-                f"class_weight: expected finite non-negative numbers, found {factor!r} for class {label!r}"
-            )
-        factors[label] = float(factor)
-    known = names.tolist()
-    strange = [label for label in class_weight if label not in known]
-    missing = [label for label in known if label not in class_weight]
-    if strange and missing:
-        raise DataError(
-            f"class_weight: expected a weight for each of the classes {known}; {strange[0]!r} is not one of them, "
-            f"and {missing[0]!r} has no weight"
-        )
-    return np.array([factors.get(label, 1.0) for label in known])

@@ -20,7 +20,9 @@ from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import execution
 from bigkernel.errors import DataError, MissingLabelWarning
 from bigkernel.estimators.base import parameters
-from bigkernel.estimators.inputs.read import input_rows, is_lazy, no_label, plain_labels
+from bigkernel.estimators.inputs.classes import no_label, plain_labels
+from bigkernel.estimators.inputs.columns import is_lazy
+from bigkernel.estimators.inputs.read import input_rows
 from bigkernel.estimators.transforms.rows import RowTransformer
 from bigkernel.events.job import Note, Step, emit, job
 from bigkernel.kernels.functions import Gaussian, Matern

@@ -39,7 +39,8 @@ from bigkernel.estimators.base import Classifier, Regressor, RowsEstimator, last
 from bigkernel.estimators.evaluation import FitReport
 from bigkernel.estimators.fit.basis import draw_rows
 from bigkernel.estimators.fit.state import BlendFit, Fitted
-from bigkernel.estimators.inputs.read import class_factors, is_semi_supervised
+from bigkernel.estimators.inputs.class_weights import class_factors
+from bigkernel.estimators.inputs.classes import is_semi_supervised
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.ridge import KernelRidge, KernelRidgeClassifier
 from bigkernel.estimators.tables.blended import Parameter, as_targets, parameters_of, require_member

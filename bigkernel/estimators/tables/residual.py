@@ -14,7 +14,7 @@ from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import NamedSteps, Regressor, last_step, parameters, training_values
 from bigkernel.estimators.evaluation import FitReport
 from bigkernel.estimators.fit.state import BlendFit, Fitted
-from bigkernel.estimators.inputs.read import is_semi_supervised
+from bigkernel.estimators.inputs.classes import is_semi_supervised
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.tables.blended import as_targets, member_of, require_member
 from bigkernel.statistics.blend import Blend, Everywhere, Member

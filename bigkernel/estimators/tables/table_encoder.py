@@ -16,7 +16,7 @@ from bigkernel.data.containers import array_of_partitions, is_dask_frame, is_fra
 from bigkernel.data.table import TableColumn, TableEncoding, cells_of
 from bigkernel.errors import DataError
 from bigkernel.estimators.base import parameters
-from bigkernel.estimators.inputs.read import is_lazy
+from bigkernel.estimators.inputs.columns import is_lazy
 from bigkernel.estimators.transforms.rows import framing_in_memory
 
 if TYPE_CHECKING:

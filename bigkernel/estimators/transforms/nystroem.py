@@ -18,7 +18,8 @@ from bigkernel.estimators.base import cached_predictor, parameters
 from bigkernel.estimators.fit.basis import BasisChoice, Seed, check_landmarks, is_precomputed
 from bigkernel.estimators.fit.state import Fitted, ProjectionFit, Solution
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS
-from bigkernel.estimators.inputs.read import domain_column, input_rows
+from bigkernel.estimators.inputs.columns import domain_column
+from bigkernel.estimators.inputs.read import input_rows
 from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.estimators.transforms.rows import RowTransformer
 from bigkernel.events.job import job

@@ -29,7 +29,8 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import NamedSteps, parameters
 from bigkernel.estimators.inputs.checks import require_row_squares
-from bigkernel.estimators.inputs.read import input_rows, is_lazy, is_sound, near_mean, validated_weight
+from bigkernel.estimators.inputs.columns import is_lazy, validated_weight
+from bigkernel.estimators.inputs.read import input_rows, is_sound, near_mean
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.kernels.threads import one_thread
 from bigkernel.solvers.eigenfunctions import PrincipalAxes, principal_axes
