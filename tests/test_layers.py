@@ -229,6 +229,16 @@ def test_a_package_lists_its_modules_each_of_which_imports_from_those_above(name
         assert [one for one in others if listed.index(one) > place] == [], module
 
 
+@pytest.mark.parametrize(
+    "name", [one for one in MODULES if one.startswith(("estimators.fit.", "estimators.inputs.", "search."))]
+)
+def test_a_module_of_fits_and_searches_says_which_file_tests_it(name):
+    room = ROOT / "tests" / package_of(name)
+    named = re.search(r"Tests: (\w+/\w+\.py)\.", ast.get_docstring(tree_of(name)))
+    file = room / f"test_{PATHS[name].stem}.py" if named is None else ROOT / "tests" / named[1]
+    assert file.exists()
+
+
 def test_estimators_have_few_bases():
     for name in (*estimators.__all__, "SweepSearchCV"):
         above = [one for one in getattr(bigkernel, name).__mro__[1:] if one.__module__.startswith("bigkernel")]

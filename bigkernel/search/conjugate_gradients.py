@@ -1,7 +1,7 @@
 """Models of a kernel for every penalty and fold by conjugate gradients, side by side in the same sweeps.
 
 A column is fitted to the training rows of its fold; the last sweep gives its squared error on the test rows.
-Shapes: m landmarks, F folds, A penalties, c targets.
+Shapes: m landmarks, F folds, A penalties, c targets. Tests: search/test_cg_searches.py.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@
 
 The target consists of the unlabelled rows of domains below 0; if there are none, of domains without a labelled row;
 without domains, of all unlabelled rows. Shapes: n rows, K kernels, F folds, k candidates per kernel.
+Tests: search/test_domain_scores.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The order is that of a fit (`estimators.fit.fit.fit_sums`), for many kernels and folds: kernels whose moments are too
 coarse for one of their candidates are swept again in the next precision. Scores that need predictions take one more
 sweep, or several where memory is short.
-Shapes: p columns of the solutions, k candidates, c targets, K kernels, F folds.
+Shapes: p columns of the solutions, k candidates, c targets, K kernels, F folds. Tests: search/test_search.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The results of a search: `cv_results_`, the choice of the best, and the ends of the grid."""
+"""The results of a search: `cv_results_`, the choice of the best, and the ends of the grid.
+
+Tests: search/test_manners.py.
+"""
 
 from __future__ import annotations
 

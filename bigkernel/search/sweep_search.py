@@ -2,7 +2,7 @@
 
 Other libraries fit every candidate on every fold. Here one sweep keeps the moments of every fold apart; training
 moments are the total less a fold, and each candidate is a small solve. Scores of predictions (accuracy) take one more
-sweep for all candidates together. Several bandwidths may share a sweep.
+sweep for all candidates together. Several bandwidths may share a sweep. Tests: search/test_search.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ Candidates with the same kernel share its moments; α, the number of components 
 each, on every fold: moments without a fold are the total less those of the fold. The error of a solve has a formula in
 whitened coordinates (`solvers.ridge`); eigenfunctions and canonical directions are solved again from perturbed sums.
 Shapes: p columns of the solutions, r coordinates, k candidates, c targets, K kernels, F folds.
+Tests: search/test_search.py.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ it takes 8nm bytes for the factor F of K̂ = FFᵀ (half of that in float32). It
 size of the sample does not depend on free memory: landmarks are the same on every machine that can choose them.
 
 Weights of rows are ignored. Shapes: n rows, d features, m landmarks or random features.
+Tests: estimators/test_landmark_choices.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ The sweep of a fit keeps the moments of five folds apart; those of all rows less
 that was fitted without it. One more sweep takes the values of these f at the rows of their fold
 (`statistics.held_out`), and a softmax of them is fitted (`solvers.logistic`), without weights by class. Where moments
 of five folds would not fit a worker, one fold is held out. Shapes: m landmarks, c classes, g folds.
+Tests: estimators/test_probabilities.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The columns of all solutions are side by side, fold by fold, penalty by penalty, target by target; a fit has one penalty
 and no folds. No m×m matrix is summed over the rows: only the driver holds m×m, the core and a factor for each decade of
 penalties. Shapes: m landmarks, F folds (1 where nothing is held out), A penalties, c targets, k rows of the
-sub-sample.
+sub-sample. Tests: estimators/test_cg_bounds.py.
 """
 
 from __future__ import annotations

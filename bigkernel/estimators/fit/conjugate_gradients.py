@@ -2,7 +2,7 @@
 
 Every step is one sweep for all columns that have not converged, which sums m numbers for each; a run resumes inside the
 iteration. A fit and a search solve the same `CGProblem`. Shapes: m landmarks, F folds, A penalties,
-c targets.
+c targets. Tests: estimators/test_cg_fits.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Standard deviations of predictions: the Gaussian process whose mean is a fit, and the effect of rounding on it."""
+"""Standard deviations of predictions: the Gaussian process whose mean is a fit, and the effect of rounding on it.
+
+Tests: estimators/test_return_std.py.
+"""
 
 from __future__ import annotations
 

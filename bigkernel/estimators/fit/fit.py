@@ -2,7 +2,7 @@
 
 `fit_sums` is the whole of a fit from sums. A search goes the same way for many candidates and folds
 (`search.judging`). `add_rows`, `solve_again` and `fit_columns` continue a fit from the sums it keeps. Shapes: p
-columns, c targets.
+columns, c targets. Tests: estimators/test_every_method.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The sweep of a fit keeps the moments of five folds apart (`statistics.held_out`)
 sums of a fit without it, which no landmark among its rows may join: coefficients there would be nearly undetermined.
 Where moments of five folds would not fit a worker, one fold is held out.
 
-Shapes: m landmarks, c targets, g folds, k penalties.
+Shapes: m landmarks, c targets, g folds, k penalties. Tests: estimators/test_alpha_cv.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A graph that connects rows through their nearest landmarks, from the same sweep: `manifold` and `n_neighbors`."""
+"""A graph that connects rows through their nearest landmarks, from the same sweep: `manifold` and `n_neighbors`.
+
+Tests: estimators/test_sssl.py.
+"""
 
 from __future__ import annotations
 

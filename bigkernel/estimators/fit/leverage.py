@@ -3,6 +3,7 @@
 GCV takes all rows to have the same leverage hᵢ = ∂fᵢ/∂yᵢ, the mean tr H/n. Rows far from all others may have one near
 1: the fit passes through their targets, which GCV takes for a small error. Leaving out row i, with all landmarks kept,
 gives the residual (yᵢ − fᵢ)/(1 − hᵢ) at it. The mean square of some rows is compared with those of larger penalties.
+Tests: estimators/test_alpha_cv.py.
 """
 
 from __future__ import annotations

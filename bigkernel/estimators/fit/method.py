@@ -3,6 +3,7 @@
 A method is a frozen value (`Method`). `sum_up` sweeps the rows for its sums, `solve` takes coefficients from them and
 estimates their error, `record` makes a fit of both. `estimators.fit.fit` puts them in order; searches, calibration and
 rounds of pseudo-labels call them too. Shapes: p columns, c targets, g groups of rows.
+Tests: estimators/test_new_estimator.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Checks of settings, rows, the size of exact forms, and the range of numbers; errors name what is wrong.
 
 Sums are computed with overflow ignored (a square of 1e200 is infinite) and checked here once they are complete.
+Tests: estimators/test_inputs.py.
 """
 
 from __future__ import annotations

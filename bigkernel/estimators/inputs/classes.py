@@ -1,6 +1,7 @@
 """Classes: which rows have a label, which labels there are, and how they become targets.
 
 The label of a row is its class, or −1 where it has none (NaN, or None beside text, where allowed).
+Tests: estimators/test_labels.py.
 """
 
 from __future__ import annotations

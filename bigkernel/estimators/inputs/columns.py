@@ -1,6 +1,7 @@
 """Columns beside the rows: weights and domains as users pass them, and what is counted from columns alone.
 
 The domain of a row is an integer, or a name of `sample_domain`, and an integer in the column `domain`.
+Tests: estimators/test_dica.py.
 """
 
 from __future__ import annotations

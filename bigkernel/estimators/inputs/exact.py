@@ -1,4 +1,7 @@
-"""Rows of the exact form, all in memory, with their kernel matrix and targets. Shapes: k rows, d features."""
+"""Rows of the exact form, all in memory, with their kernel matrix and targets. Shapes: k rows, d features.
+
+Tests: estimators/test_kernel_ridge.py.
+"""
 
 from __future__ import annotations
 

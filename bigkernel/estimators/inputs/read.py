@@ -2,6 +2,7 @@
 
 NumPy arrays pass scikit-learn's validation; all else is read chunk by chunk. Methods with domains have `Cells` (a
 domain and a class, or no label) as targets, whose sums one sweep accumulates beside the moments of all rows.
+Tests: estimators/test_inputs.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the inputs of users become: rows with their columns, how y becomes targets, and the names of both.
 
-Shapes: d features, c targets.
+Shapes: d features, c targets. Tests: estimators/test_inputs.py.
 """
 
 from __future__ import annotations
