@@ -249,7 +249,6 @@ class RowChoice:
 
     def choose(self, rows: Rows, *, look: bool = True, like: Basis | RowBasis | None = None) -> RowBasis:
         """Return the columns for rows, about the point of the basis `like` if it is given."""
-        del look
         return like if isinstance(like, RowBasis) else RowBasis(near_mean(rows))
 
 
@@ -296,9 +295,11 @@ class BasisChoice:
             landmarks, ids = like.landmarks, like.ids
         else:
             landmarks, ids = self._draw_landmarks(rows, look=look)
+        # a bandwidth given by a rule becomes a number
         kernel = self.kernel.resolve(landmarks)
         if look and like is None:
             warn_of_scales(kernel, landmarks, rows.feature_names)
+        # few landmarks, or those of a kernel whose k(x, x) varies, do not represent the rows: keep some of these
         sample = None
         if (not kernel.of_distance or len(landmarks) < FEW_LANDMARKS) and look and like is None:
             places = np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE_ROWS)).astype(np.int64)
@@ -341,6 +342,7 @@ class BasisChoice:
         kernel, seed, sample = draw_spectrum(rows, self.kernel, self.random_state, look=look)
         dtype, orthogonal = self._block_dtype(rows, kernel, sample), self.landmarks == "orthogonal-fourier"
         origin = sample.mean(axis=0)
+        # moments are swept about the mean of the features of a few rows
         features = FourierMap(kernel, seed, self.count, origin, orthogonal, np.dtype(dtype))
         mean = features.of(sample).mean(axis=0, dtype=np.float64)
         return FourierBasis(kernel, seed, origin, self.count, orthogonal, dtype, mean)
@@ -461,6 +463,7 @@ def _domains(rows: Rows, count: int) -> list[tuple[DomainRows, int]]:
     """Return the rows of each domain and its number of landmarks, as equal as possible; the last ones have one more."""
     if "domain" not in rows.columns:
         raise DataError(f"{rows.name}: landmarks by domain need a column 'domain', found none; pass sample_domain")
+    # count the rows of each domain in each step, from the column alone
     bounds, counts = rows.bounds(settings()), dict[int, Ids]()
     for step, (start, stop) in enumerate(pairwise(bounds)):
         for number, size in zip(*np.unique(rows.columns["domain"].read(start, stop), return_counts=True), strict=True):
@@ -498,6 +501,7 @@ def _by_cholesky(rows: Rows, count: int, kernel: Kernel, rng: np.random.RandomSt
             f"landmarks='rpcholesky': choosing {count:,} landmarks among {size:,} rows takes {needed / 1e9:,.1f} GB "
             f"in this process, and {free / 1e9:,.1f} GB are free; use fewer landmarks, or 'uniform'"
         )
+    # pivots are drawn among the rows of a sample
     ids = sample_ids(rows, size, rng, least=count)
     X, count = rows.take(ids), min(count, len(ids))
     places = np.sort(draws.rp_cholesky(kernel.resolve(X), X, count, rng, dtype=dtype))
@@ -542,6 +546,7 @@ def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> tuple
     executor = choose_executor(rows)
     scheduler = executor if isinstance(executor, Client) else "threads" if executor == "threads" else "synchronous"
     with dask.config.set(scheduler=scheduler):
+        # pieces stay where they were read, for all rounds
         pieces = np.array_split(ids, -(-len(ids) // piece_rows))
         X = da.concatenate([da.from_delayed(take(i), (len(i), rows.shape[1]), np.float64) for i in pieces]).persist()
         model = scalable.KMeans(

@@ -163,9 +163,11 @@ def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
     K, again = basis.core(), resolved(method, fit.solution)
     weight = np.ones(len(K)) if exact.weight is None else exact.weight
     fold = exact.folds()
+    # classes must lie in more than one fold to be judged
     sums = [weight[labelled & (fold == number)] @ Y[fold[labelled] == number] for number in range(FOLDS)]
     _require_judged(np.stack(sums), data.rows)
     values = np.zeros((len(K), Y.shape[1]))
+    # f without each fold, at the rows of it
     for number in range(FOLDS):
         held = labelled & (fold == number)
         rest = labelled & ~held
@@ -179,6 +181,7 @@ def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
         with solving(method):
             solution = again.solve_exact(problem, SolveDiagnostics())
         values[held] = K[held] @ solution.coef + solution.intercept
+    # p = softmax(a ∘ f + b), without the weights of classes
     given = without_class_weights(data.rows).column("weight")
     weight = np.ones(len(K)) if given is None else np.asarray(given, np.float64)[exact.keep]
     counts = labelled & (weight > 0)

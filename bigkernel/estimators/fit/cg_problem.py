@@ -184,6 +184,7 @@ class CGProblem:
 
     def residual(self, coef: Array) -> Residual:
         """Sweep for the residual of all columns at v (m, columns)."""
+        # U = Bᵀw(y − Bv) of every column, and sums of y and f
         sums = self._products(coef, residual=True)
         if self.folds:
             groups = {name: sums[name] for name in ("rows", "n", "s", "t", "q")}
@@ -193,6 +194,7 @@ class CGProblem:
         n = np.maximum(sums["n"], 1e-300)
         count, weight = np.repeat(sums["rows"], each), np.repeat(n, each)
         e, sse, null = sums["e"], sums["sse"], sums["q"]
+        # r = U − αKv, less Σ w φ times the intercept
         values: Array = sums["U"] - self.penalties() * K_coef
         intercept = np.zeros_like(e)
         if self.with_intercept:  # b = Σ w (y − f)/n
@@ -207,6 +209,7 @@ class CGProblem:
 
     def product(self, vectors: Array, active: Array, at: Residual) -> Array:
         """Sweep for Av of the columns of the active penalties, (m, columns)."""
+        # Av = BᵀwBv + αKv
         product: Array = self._products(vectors)["U"] + self.penalties(active) * self.core.times(vectors)
         if self.with_intercept:  # − s sᵀv/n of the rows that each column is trained on
             s, n = at.sums["s"], np.maximum(at.sums["n"], 1e-300)
@@ -262,6 +265,7 @@ def leverage_sample(problem: CGProblem) -> LeverageSample:
     """
     n, width = max(_labelled_weight(problem.rows, problem.targets), 1e-300), problem.core.width
     factor = _factor_core(problem, min(problem.alphas), n)
+    # leverages φᵀP⁻¹φ = ‖P^(−1/2)φ‖² are estimated from a few random projections
     normal = np.random.RandomState(_SEED).standard_normal((width, _PROJECTIONS)) / _PROJECTIONS**0.5
     features, step = problem.features, f"sampled for {problem.label}"
     with solving(problem.method):
@@ -318,6 +322,7 @@ def precondition_by_sample(problem: CGProblem, ids: Array, weight: Array, fold: 
     C = C.reshape(basis.width, F, c)
     if problem.with_intercept:
         C = C - s.T[:, :, None] * (t / np.maximum(n, 1e-300)[:, None])
+    # P ≈ BᵀwB + αK: the moments of the sample, scaled to the mean weight of a training set
     share = float(n.mean()) / max(float(total["n"][0]), 1e-300)
     with solving(problem.method):
         P = _factor_normal_matrix(problem, total, len(ids), share)
@@ -341,6 +346,7 @@ def _row_reporter(rows: int) -> Callable[[int], None]:
 
 def _factor_normal_matrix(problem: CGProblem, total: Accumulator, rows: int, share: float) -> Preconditioner:
     """Factor the normal matrix of `rows` rows, from a share of their moments, whose G it overwrites."""
+    # share (G − s sᵀ/n), a strip at a time in the memory of G
     A, s, n = total.pop("G")[0], total["s"][0], max(float(total["n"][0]), 1e-300)
     for start in range(0, len(A), STRIP_ROWS):
         strip = A[start : start + STRIP_ROWS]
@@ -348,6 +354,7 @@ def _factor_normal_matrix(problem: CGProblem, total: Accumulator, rows: int, sha
             strip -= np.outer(s[start : start + STRIP_ROWS] / n, s)
         if share != 1:
             strip *= share
+    # A + αK for one penalty of each decade, factored
     alphas, _ = decades(problem.penalties())
     factors: list[PreconditionerFactor] = []
     for place, alpha in enumerate(alphas):

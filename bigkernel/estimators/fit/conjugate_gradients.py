@@ -99,14 +99,17 @@ def solve_cg(problem: CGProblem, require_labels: Callable[[Residual], None], sta
     """
     stopping = problem.stopping
     P: Preconditioner | None = None
+    # v = 0, or the solution of a sample of rows, whose normal matrix is the preconditioner
     coef = np.zeros((problem.basis.width, len(problem.penalties())))
     if problem.sample_rows:
         P, coef = _draw_preconditioner(problem)
     coef = coef if start is None else start
+    # r = Bᵀw(y − Bv) − αKv of all rows, in one sweep
     residual = problem.residual(coef)
     require_some(problem.rows, skipped(problem.reports[0]))
     require_labels(residual)
     require_squares("y", residual.sums["sse"] + residual.sums["squares"], residual.values)
+    # without a sample landmarks stand for rows: BᵀwB + αK is taken for (n/m)K² + αK
     if P is None:
         emit(Note(f"factoring the kernel matrix of {problem.basis.width:,} landmarks"))
         with spent("preconditioner"):
@@ -117,6 +120,7 @@ def solve_cg(problem: CGProblem, require_labels: Callable[[Residual], None], sta
     with solving(problem.method):
         state = start_cg(coef, residual.values, P.solve, P.least)
     history: list[float] = []
+    # all steps, then again from the residual of the rows, as long as that halves the excess of a column
     while True:
         steps, before = len(history), state.excess
         coef, ritz = _iterate(problem, residual, state, P, enough, history)
@@ -128,6 +132,7 @@ def solve_cg(problem: CGProblem, require_labels: Callable[[Residual], None], sta
         nearer = over & (state.excess < _HALVED * before)
         if not nearer.any() or len(history) >= stopping.max_iter or len(history) == steps:
             break
+    # what rounding takes counts as excess too
     rounded = bool((over & (len(history) < stopping.max_iter) | (lost > stopping.tol)).any())
     excess = state.excess + lost * residual.least_objective
     name, jitter = describe_preconditioner(P.factors[0].rows), max(factor.jitter for factor in P.factors)
@@ -191,10 +196,12 @@ def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) ->
     def require_labels(residual: Residual) -> None:
         require_labelled(float(residual.sums["rows"][0]), float(residual.sums["n"][0]))
 
+    # one penalty and no folds: the columns are the targets
     result = solve_cg(problem, require_labels, start)
     basis, tol, residual, steps = problem.basis, problem.stopping.tol, result.residual, len(result.history)
     errors = result.relative_excess, result.stopping_error, result.cancellation_error(inputs)
     share, error, cancellation = (float(values[0, 0]) for values in errors)
+    # too large an excess is the caller's to solve otherwise; coefficients that nearly cancel are warned of
     missed = ""
     if share > tol:
         advice = "rounding error allows no smaller one; use" if result.rounded else "increase max_iter, or use"
@@ -210,6 +217,7 @@ def fit_by_cg(problem: CGProblem, inputs: Inputs, start: Array | None = None) ->
             AccuracyWarning,
             stacklevel=3,
         )
+    # b, training errors and counts are those of the last residual
     fit = IterativeFit(
         inputs=inputs,
         basis=basis,

@@ -38,6 +38,7 @@ def spread_of(fit: ExactFit | MomentFit | IterativeFit, name: str, noise_varianc
     posterior, solution, basis = _posterior_of(fit, name), fit.solution, of_kernel(fit.basis)
     alpha, coef = posterior.alpha, solution.coef
     assert isinstance(solution, RidgeSolution)
+    # a given variance σ² of the noise determines the scale: s² = σ²/α
     if noise_variance is not None:
         given = np.asarray(noise_variance, np.float64)
         if given.shape not in ((), (coef.shape[1],)) or not ((given > 0) == (alpha > 0)).all():
@@ -73,6 +74,7 @@ def _posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Poster
     basis, solution = of_kernel(fit.basis), fit.solution
     assert isinstance(solution, RidgeSolution)
     kernel, flag = basis.kernel, solution.with_intercept
+    # only a covariance function, with one noise variance, has a posterior
     if not kernel.positive:
         raise ConfigError(
             f"return_std: expected a positive definite kernel, found the {kernel.name} kernel; use another kernel"
@@ -113,6 +115,7 @@ def posterior_of_sums(fit: MomentFit, whitening: Whitening) -> tuple[Posterior, 
     flag = solution.with_intercept
     whitened = whiten_moments(fit.moments, whitening)
 
+    # the posterior of other sums G + E and [C, s] + others, in whitened coordinates
     def perturbed(E: Array | float, others: Array) -> tuple[Moments, Posterior]:
         G = whitened.G.copy(order="K")
         G += E

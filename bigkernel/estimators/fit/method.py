@@ -99,23 +99,21 @@ class Method(Generic[R, S]):
         assert isinstance(targets, Targets)
         unlabelled = "keep" if self.semi_supervised else "drop"
         statistic = MomentStatistic(basis.centred(), targets, unlabelled, sums=basis.sum_dtype)
+        # with sums of the nearest landmarks of each row, if there is a graph
         return self.graph.add_anchors(statistic)
 
     def check(self, problem: Problem, rows: str) -> Problem:
         """Validate the sums of the named rows, and add what the method keeps beside them."""
-        del rows
         return self.graph.with_neighbors(problem)
 
     # -- from sums to coefficients -------------------------------------------------------------------------------------
 
     def reduce(self, problem: Problem, whitening: Whitening) -> R:
         """Return the data that all solves of a problem share, from its sums and the whitening of its columns."""
-        del problem
         return cast(R, whitening)
 
     def reduce_without(self, reduced: R, problem: Problem) -> R:
         """Return the result of `reduce` for the sums without a fold, from that for all rows."""
-        del problem
         return reduced
 
     def solve(self, problem: Problem, reduced: R, diagnostics: SolveDiagnostics) -> S:
@@ -145,17 +143,14 @@ class Method(Generic[R, S]):
 
     def iterate(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Fit | None:
         """Fit by steps of a sweep each; None where moments are summed and solved instead."""
-        del data, columns, basis
         return None
 
     def finish(self, solved: Solved[R, S], data: Training, sweep: Report) -> MomentFit:
         """Return the fit of a first solution, after what a method does next with it."""
-        del data
         return record(self, solved, sweep, skipped(sweep))
 
     def plan(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Plan:
         """Return the plan of the sweeps that a fit makes."""
-        del columns
         return plan_sums(self, data, basis, probed=basis.probed)
 
 
@@ -210,6 +205,7 @@ def sum_up(
 
     def problem_of(total: Accumulator) -> Problem:
         shift = None if isinstance(basis, RowBasis) else getattr(statistic.features, "shift", None)
+        # sums that were not probed are moved to 0; the others stay about the point where their rounding was measured
         problem = Problem.of_sums(data.inputs, basis, total, shift)
         if holds_out(method):
             # held-out rows join those without a label, but those of a source do not join the target
@@ -217,10 +213,12 @@ def sum_up(
             problem = keep_folds(problem, data.rows, semi_supervised=method.semi_supervised, joins=joins)
         return method.check(problem, data.rows.name)
 
+    # the first rows are judged where a solve costs little beside the sweep
     look = None
     if judge is not None and len(data.rows) >= least_rows(method, basis.width):
         rows = max(len(data.rows) // 10, FIRST_ROWS * basis.width)
         look = Look(rows, lambda total, share: judge(problem_of(total), share))
+    # G, C, s and counts by group, and products of some rows with the vectors of a probe
     swept = probed_sweep(data.rows, statistic, whitening, what=what, look=look)
     report = swept.report()
     require_some(data.rows, skipped(report))
@@ -308,6 +306,7 @@ def estimate_error(
         return None
     again, selected = resolved(method, solution), select(problem)
 
+    # the whitening of other sums is the same, unless their columns are others
     def solve_other(other: Problem) -> Coefficients:
         other = select(other)
         known = whitening if other.basis is problem.basis else None

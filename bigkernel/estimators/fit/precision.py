@@ -64,6 +64,7 @@ def with_probe(statistic: MomentStatistic, whitenings: Sequence[Whitening], rows
     vectors = np.zeros((statistic.features.count, statistic.features.width, VECTORS))
     for place, whitening in enumerate(whitenings):
         vectors[place] = whitening.expand(probes(whitening.rank, VECTORS))
+    # windows of rows between probes, so that these take a small share of the sweep
     flops = statistic.footprint(1).flops_per_row
     every = probe_interval(flops, vectors.size, rows // GRAM_ROWS)
     return replace(statistic, probe=RoundingProbe(vectors, every))
@@ -178,13 +179,16 @@ def exact_errors(
     those of `perturbed_errors`.
     """
     n, root = len(problem.K), np.sqrt(np.abs(np.diagonal(problem.K)))
+    # K + E + Eᵀ, entries of E as large as the rounding of a value, ε √(k(x, x) k(z, z))
     E = np.random.default_rng(DRAW).standard_normal((n, n))
     E *= EPS * np.outer(root, root)
     K = problem.K + E
     K += E.T
+    # the rounding of a factorisation
     lost = 10 * n * EPS * frobenius(problem.K)
     if left_out and 0 < np.min(alpha) < lost:  # of directions that rounding does not resolve: here they are kept
         K[np.diag_indices(n)] += 2 * lost
+    # the distance of both solutions over the rows, relative to the predictions
     try:
         others = solve(replace(problem, K=K))
     except DataError:

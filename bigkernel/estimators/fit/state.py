@@ -152,7 +152,6 @@ class Solution:
 
     def report(self, fit: Fit) -> Report:
         """Return the figures of its fit that only such solutions have."""
-        del fit
         return {}
 
 
