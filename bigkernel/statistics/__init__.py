@@ -1,5 +1,6 @@
 """Sums over rows: additive moments, cells of domains, predictions, scores.
 
+statistic : the base of what a sweep sums up
 predictor : a fitted model for prediction
 moments : sums of products
 blend : predictors that are made of members
