@@ -55,9 +55,9 @@ from bigkernel.estimators.fit.basis import (
 )
 from bigkernel.estimators.fit.calibration import plan_calibration, refuse_folds
 from bigkernel.estimators.fit.method import Method, holds_out
+from bigkernel.estimators.fit.precision import Whitened
 from bigkernel.estimators.fit.state import (
     BlendFit,
-    Columns,
     ExactFit,
     Fit,
     Fitted,
@@ -362,14 +362,17 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         form = "an exact fit" if isinstance(self._fitted, ExactFit) else "a fit by conjugate gradients"
         raise ConfigError(f"{type(self).__name__}: {form} keeps no statistics; {advice}")
 
-    def fit_from_sums(self, data: Training, basis: Columns, problem: Problem | None) -> None:
-        """Fit to these sums of the rows, or by a sweep if there are none or they are too coarse."""
+    def fit_from_sums(self, data: Training, white: Whitened, problem: Problem | None) -> None:
+        """Fit on whitened columns to these sums of the rows, or by a sweep if there are none or they are too coarse."""
         restore(self, data.inputs)
         method = self._method()
         # sums of folds need their own sweep
-        problem = None if problem is None or holds_out(method) else method.check(problem, data.rows.name)
+        if problem is None or holds_out(method):
+            sums = fitting.sum_in_precision(method, data, white[0], [], choose=False, white=white)
+        else:
+            sums = fitting.Summed(method.check(problem, data.rows.name), *white[1:], {})
         choose = self._columns().dtype == "auto"
-        self._fitted = fitting.fit_sums(method, data, basis, choose=choose, problem=problem)
+        self._fitted = fitting.fit_sums(method, data, white[0], choose=choose, sums=sums)
 
     def plan(self, X: RowsLike, y: ColumnLike = None, sample_domain: ColumnLike = None) -> Plan:
         """Return the plan of `fit` on these rows, without running it.

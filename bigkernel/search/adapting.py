@@ -63,8 +63,8 @@ from bigkernel.streaming.plan import Plan
 class SplitFits:
     """The models of one split."""
 
-    sides: SourceTarget  # source and target of the split
-    problem: Problem  # its sums, of target and source
+    sides: SourceTarget
+    problem: Problem  # the sums of its target and of its source
     whitening: Whitening  # of the columns
     tested: Moments  # moments of its test rows, in whitened coordinates
     trainings: list[SelfTraining]  # the rounds of each model
@@ -79,9 +79,11 @@ class SplitFits:
         split: int,
     ) -> SplitFits:
         """Solve by each method for the first time, from the sums of groups; the methods differ only in their solves."""
+        # sums of target and source are sums of groups of rows with the same role in every split
         problem = replace(swept, statistics=splits.split_sums(swept.statistics, split))
         shared, to_whitened = _reduced(methods, problem, whitening), Coordinates(whitening).reduce
         tested = Moments.of(splits.test_sums(swept.statistics, split), shift=swept.centre)
+        # the coordinates of the split are shared, so that a model is one small solve
         first = [solve(one, problem, whitening, reduced=shared, estimate=False) for one in methods]
         trainings = [SelfTraining(one, solved, one.n_rounds) for one, solved in zip(methods, first, strict=True)]
         return cls(splits.sides(split), problem, whitening, to_whitened(tested), trainings)
@@ -97,13 +99,11 @@ class SplitFits:
         return squared_errors(moments, whitened, np.zeros((len(whitened), whitened.shape[2])))
 
     def errors(self) -> list[Errors | None]:
-        """Estimate the error of each model, given its pseudo-labels, from solves of perturbed sums.
-
-        None where the sums were not probed.
-        """
+        """Estimate the error of each model; None where the sums were not probed."""
         count, nothing = len(self.trainings), np.zeros(self.weights.shape[1])
         methods = [training.method for training in self.trainings]
 
+        # the same solves from perturbed sums, with the pseudo-labels as they are
         def solve_other(other: Problem) -> Coefficients:
             shared = _reduced(methods, other, self.whitening)
             solved = [
@@ -173,6 +173,7 @@ class AdaptingSweep(GridSweep):
         assert partition.sides is not None
         basis, c, rounds = self.lead.basis, data.targets.width, self.rounds
         decision = Decision(np.broadcast_to(0.0, (basis.width, c)), np.zeros(c))
+        # a query for each model that may still be active
         count = partition.folds.count
         splits = [count] if best else [*range(count)] * len(self.candidates)
         queries = tuple(LabelQuery(partition.sides.sides(split), decision, 1.0, decision) for split in splits)
@@ -211,6 +212,7 @@ def _self_train(features: KeptMap, rows: Rows, first: list[FoldSolutions]) -> li
     trainings, number = [(of_split.sides, training) for of_split in fits for training in of_split.trainings], 0
     pool = ThreadPoolExecutor(processors())
     with one_thread(), pool:  # as in the first solves
+        # T = Σ w φ Qᵀ of all models that are still active, and one solve of each, until none is
         while active := [(sides, training) for sides, training in trainings if not training.ended]:
             number += 1
             queries = tuple(training.query(features, sides) for sides, training in active)

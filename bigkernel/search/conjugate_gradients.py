@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -58,10 +59,7 @@ def by_ridge(candidate: Candidate) -> tuple[RidgeMethod, BasisChoice]:
 class CGSweep(GridSweep):
     """Candidates of one kernel fitted by conjugate gradients, by ascending penalty; all folds share the sweeps."""
 
-    @property
-    def keeps_moments(self) -> bool:
-        """False: the sweeps sum products."""
-        return False
+    keeps_moments: ClassVar[bool] = False  # the sweeps sum products
 
     @property
     def choice(self) -> PreconditionerChoice:
@@ -108,7 +106,7 @@ class CGSweep(GridSweep):
             raise PlanTooLargeError(f"a step of conjugate gradients does not fit into {room / 1e6:,.0f} MB")
         super().require_room(data, partitions, scoring)
 
-    def halves(self) -> list[GridSweep]:
+    def halves(self) -> list[CGSweep]:
         """Return two sweeps of half the candidates each; none for a single candidate."""
         middle = len(self.candidates) // 2
         both = self.candidates[:middle], self.candidates[middle:]
@@ -120,23 +118,20 @@ class CGSweep(GridSweep):
         def heavy(one: CGSweep) -> bool:
             return one.factors * 8 * int(one.lead.basis.width) ** 2 > FACTOR_BYTES and len(one.candidates) > 1
 
-        def check(pair: tuple[GridSweep, Partition]) -> None:
+        def check(pair: tuple[CGSweep, Partition]) -> None:
             one, some = pair
-            assert isinstance(one, CGSweep)
             if heavy(one):
                 raise PlanTooLargeError("the preconditioners of the penalties do not fit into memory")
             if some.folds.count > 1 or len(one.candidates) > 1:
                 one.require_room(data, [some], scoring)
 
-        def halves(pair: tuple[GridSweep, Partition]) -> list[tuple[GridSweep, Partition]]:
+        def halves(pair: tuple[CGSweep, Partition]) -> list[tuple[CGSweep, Partition]]:
             one, some = pair
-            assert isinstance(one, CGSweep)
             if not heavy(one) and some.folds.count > 1:
                 return [(one, half) for half in some.halves()]
             return [(half, some) for half in one.halves()]
 
-        whole: tuple[GridSweep, Partition] = (self, partition)
-        return [pair for pair, _ in split_to_fit(whole, check, halves)]
+        return [pair for pair, _ in split_to_fit((self, partition), check, halves)]
 
     def sum_lines(self, what: str, data: SearchData, partition: Partition) -> Iterator[PlanLine]:
         """Plan all expected sweeps in one line."""
@@ -154,6 +149,7 @@ class CGSweep(GridSweep):
         penalties, folds = len(self.candidates), len(partition.splits)
         emit(Note(f"conjugate gradients: {steps} steps for {penalties} penalties and {folds} folds of a kernel"))
         c, width = data.targets.width, int(self.lead.basis.width)
+        # sums over folds, where all rows would start: as many as memory holds
         for place, candidate in enumerate(self.candidates):
             if 8 * width * c * (len(data.ends) + 1) > settings().memory_limit_bytes:
                 break
@@ -203,15 +199,17 @@ class CGSweep(GridSweep):
 
 
 def _test(result: CGResult, inputs: Inputs) -> list[list[Tested]]:
-    """Test each candidate on the test rows of a fold, by fold."""
+    """Test each candidate on the test rows of a fold, by fold, from the sums of the last sweep."""
     shape, tol = result.problem.shape, result.problem.stopping.tol
     sums, bound, ended = result.residual.sums, result.stopping_error, result.relative_excess <= tol
     n, t, q = sums["held_n"][:, None], sums["held_t"], sums["held_q"]
+    # Σ w (y − mean)² of the targets, 0 where it is below rounding
     spread = q - t**2 / n
     spread = np.where(spread <= 1e-12 * q, 0, spread)
     # Σ w (y − f)² of residuals about the intercept b
     e, sse, b = (values.reshape(shape) for values in (sums["held_e"], sums["held_sse"], result.residual.intercept))
     squared_errors = np.maximum(sse - 2 * b * e + b**2 * n[:, None], 0)
+    # the tolerance may leave more than the promise of a direct solve
     error, allowed = np.maximum(bound, result.cancellation_error(inputs)), np.maximum(bound, PROMISE)
     return [
         [

@@ -52,18 +52,11 @@ _SEED = 13
 
 @dataclass(frozen=True, eq=False)
 class Domains:
-    """What the scores need besides the models.
+    """What the scores need besides the models."""
 
-    Attributes
-    ----------
-    target : domains of the target; None without domains, where all unlabelled rows belong to it
-    ratio : of the densities; None where no score needs it
-    sample : rows of the target with their labels missing, transformed
-    """
-
-    target: Array | None
-    ratio: Predictor | None
-    sample: Chunk
+    target: Array | None  # its domains; None without domains, where all unlabelled rows belong to it
+    ratio: Predictor | None  # of the densities; None where no score needs it
+    sample: Chunk  # rows of the target with their labels missing, transformed
 
     @classmethod
     def of(cls, rows: Rows, targets: Targets, names: set[str]) -> Domains:
@@ -144,6 +137,7 @@ class DomainScorer:
 
     def __call__(self, estimator: Model, X: RowsLike, y: ColumnLike, sample_domain: ColumnLike = None) -> float:
         """Return the score of a fitted classifier, larger is better; `DataError` for rows that it cannot judge."""
+        # which rows are the target, and whether labels of the others are those of the fit
         labels, classes = plain_labels(y), np.asarray(estimator.classes_)
         labelled, weight = ~no_label(labels), np.ones(len(labels))
         domain = None if sample_domain is None else np.asarray(sample_domain)
@@ -154,10 +148,12 @@ class DomainScorer:
                 f"y: expected labels of the fit, found {np.unique(labels[labelled]).tolist()} after a fit to "
                 f"{classes.tolist()}; if −1 was taken for a class there, fit LabelledRowsClassifier(…)"
             )
+        # f of all classes, (n, c)
         given = estimator.predict_proba(X) if hasattr(estimator, "predict_proba") else estimator.decision_function(X)
         values = np.asarray(given, np.float64)
         if values.ndim == 1:
             values = np.column_stack([1 - values, 1 + values]) / 2
+        # Σ w ω [right] over Σ w ω on the source, or the sums of Q and of its entropy on the target
         if self.name == "importance-weighted":
             rows = as_rows(check_array(X, accept_sparse="csr", dtype=DTYPES))
             ids, ratio = np.flatnonzero(labelled), fit_ratio(rows, inside, weight * (inside | labelled))

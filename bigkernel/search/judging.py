@@ -8,16 +8,17 @@ Shapes: p columns of the solutions, k candidates, c targets, K kernels, F folds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from bigkernel.arrays import Array
 from bigkernel.config import settings
-from bigkernel.engine.sweep import plan_sweep, sweep
+from bigkernel.engine.sweep import sweep
 from bigkernel.errors import PlanTooLargeError
 from bigkernel.estimators.base import restore
+from bigkernel.estimators.fit.precision import whitened
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.ridge import fit_by_cg_with_fallback
 from bigkernel.events.job import Note, emit
@@ -25,7 +26,7 @@ from bigkernel.search.conjugate_gradients import by_ridge
 from bigkernel.search.scorers import TestedRows
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
 from bigkernel.search.splits import Partition
-from bigkernel.search.sweeps import Candidate, GridSweep, KernelGroup, SearchData, limit_bytes, split_to_fit
+from bigkernel.search.sweeps import Candidate, GridSweep, KernelGroup, SearchData, checked_plan, split_to_fit
 from bigkernel.statistics.held_out import FoldValues
 from bigkernel.streaming.plan import Accumulator, Plan
 
@@ -34,15 +35,13 @@ Scores = dict[tuple[int, int], dict[str, float]]  # by candidate and fold
 
 @dataclass(eq=False)
 class Work:
-    """The sweeps that evaluate candidates of the same rows, in order, on these partitions of the folds.
-
-    `best` is the largest score so far of a candidate that is precise enough, by label; less its standard error where
-    a candidate within it may be chosen.
-    """
+    """The sweeps that evaluate candidates of the same rows, in order, on these partitions of the folds."""
 
     data: SearchData
     partitions: list[Partition]
     sweeps: list[GridSweep]
+    # by label, the largest score so far of a candidate that is precise enough; less its standard error where a
+    # candidate within it may be chosen
     best: dict[str, float] = field(default_factory=dict)
 
     def run(self, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
@@ -53,31 +52,27 @@ class Work:
                     yield from self._score(some, partition, scoring)
 
     def _score(self, one: GridSweep, partition: Partition, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
-        # squared errors on all splits are known before the candidates are tested otherwise
-        known = scoring.of_squares and not one.rounds and [partition] == self.partitions
+        # whether scores are functions of squared errors that the sums of one sweep give on all splits
+        early = scoring.of_squares and not one.rounds and [partition] == self.partitions
         waiting = one.kernels
         for kernel in waiting:
-            kernel.solved, kernel.finer, kernel.final = [], None, False
+            kernel.solved, kernel.finer, kernel.coarser = [], None, None
         while waiting:
             # a sweep for as many kernels as fit, and a small solve of each candidate without each fold
-            sweeps = self._within_memory(replace(one, kernels=waiting), partition, scoring)
+            parts = replace(one, kernels=waiting).by_precision()
+            sweeps = [some for part in parts for some in part.within_memory(self.data, [partition], scoring)]
             for shared in sweeps:
                 self._solve(shared, partition, scoring, len(one.kernels))
-                for kernel in shared.kernels if known else ():
+                for kernel in shared.kernels if early else ():
                     for figures in _by_candidate(kernel.solved):
                         self._note_best(figures, scoring)
             # the same in the next precision for kernels that rounding moves, if one of their candidates may be the best
             waiting = []
             for shared in sweeps:
-                again = [kernel for kernel in shared.kernels if self._refine(one, kernel, partition, scoring, known)]
+                again = [kernel for kernel in shared.kernels if self._refine(one, kernel, scoring, early)]
                 waiting += again
                 if done := [kernel for kernel in shared.kernels if kernel not in again]:
                     yield from self._test(replace(shared, kernels=done), partition, scoring)
-
-    def _within_memory(self, one: GridSweep, partition: Partition, scoring: Scoring) -> list[GridSweep]:
-        """Return sweeps of kernels that share one, of one precision and within the memory of a worker."""
-        parts = [precise.within_memory(self.data, [partition], scoring) for precise in one.by_precision()]
-        return [shared for part in parts for shared in part]
 
     def _solve(self, shared: GridSweep, partition: Partition, scoring: Scoring, count: int) -> None:
         """Sweep and solve for some of `count` kernels; solutions of a coarser sweep stay where a finer does not fit."""
@@ -86,6 +81,8 @@ class Work:
             off = "estimated error too large, or some directions lost in rounding error"
             emit(Note(f"{number} of {count} kernels: {off}; {finer.remedy}"))
         try:
+            if finer is not None:
+                shared.require_room(self.data, [partition], scoring)
             solved = shared.solve(self.data, partition, scoring)
         except PlanTooLargeError:
             if finer is None:
@@ -93,28 +90,24 @@ class Work:
             for kernel in shared.kernels:  # an `AccuracyWarning` names candidates that are off in any case
                 assert kernel.coarser is not None
                 kernel.take(kernel.coarser)
-                kernel.final = True
             return
         for kernel, solutions in zip(shared.kernels, solved, strict=True):
             kernel.solved = solutions
 
-    def _refine(self, one: GridSweep, kernel: KernelGroup, partition: Partition, scoring: Scoring, known: bool) -> bool:
+    def _refine(self, one: GridSweep, kernel: KernelGroup, scoring: Scoring, early: bool) -> bool:
         """Return whether to sweep again for a kernel, whose candidates then have the columns in the next precision."""
         finer = kernel.next_precision(probed=one.keeps_moments and one.lead.basis.probed)
-        if finer is None or kernel.final:
+        # there is none, or it did not fit
+        if finer is None or kernel.basis is kernel.coarser:
             return False
-        if known and not any(fold.unresolved for fold in kernel.solved) and not self._may_be_best(kernel, scoring):
+        # no figure is needed in more digits where the best is another kernel's
+        if early and not any(fold.unresolved for fold in kernel.solved) and not self._may_be_best(kernel, scoring):
             emit(Note(f"{finer.reason}, but no candidate of this kernel can be the best"))
             for fold in kernel.solved:
                 fold.tested = [replace(each, allowed=float("inf")) for each in fold.tested]
             return False
         kernel.coarser, kernel.finer = kernel.basis, finer
         kernel.take(finer.basis)
-        try:
-            replace(one, kernels=[kernel]).require_room(self.data, [partition], scoring)
-        except PlanTooLargeError:
-            kernel.take(kernel.coarser)
-            return False
         return True
 
     def _may_be_best(self, kernel: KernelGroup, scoring: Scoring) -> bool:
@@ -137,6 +130,7 @@ class Work:
     def _test(self, one: GridSweep, partition: Partition, scoring: Scoring) -> Iterator[tuple[Candidate, int, Tested]]:
         """Test candidates on every split, with sweeps for the scores that need predictions."""
         solved = one.finish(self.data, partition)
+        # a sweep of predictions for each kind of score that moments do not give
         counted = self._count(one, partition, solved, scoring) if scoring.counts else {}
         scored = value_scores(one, partition, self.data, solved, scoring) if scoring.scorers else {}
         judged = self._judge_domains(one, partition, solved, scoring)
@@ -153,8 +147,7 @@ class Work:
         domains = self.data.domains
         if domains is None:
             return {}
-        places = {candidate.index: place for place, candidate in _places(one)}
-        fits = coefficients(one, partition, self.data, solved, places)
+        fits = coefficients(one, one, partition, self.data, solved)
         statistic = one.domain_scores(self.data.targets, partition, *fits)
         found = domains.scores(statistic, partition.attach(self.data.judging), scoring.of_domains)
         return {
@@ -167,28 +160,31 @@ class Work:
         self, one: GridSweep, partition: Partition, solved: list[list[FoldSolutions]], scoring: Scoring
     ) -> Accumulator:
         """Sweep for the confusion matrices, losses and squared errors of all candidates."""
-        places = {candidate.index: place for place, candidate in _places(one)}
-        fits = coefficients(one, partition, self.data, solved, places)
+        fits = coefficients(one, one, partition, self.data, solved)
         scores = one.grid_scores(self.data.targets, partition, scoring, *fits)
         return sweep(partition.attach(self.data.judging), scores, what="scores").total
 
     def fit(self, candidate: Candidate) -> None:
         """Fit a candidate to all rows: from kept sums, where they are precise enough, or from sweeps."""
-        kernels = (kernel for one in self.sweeps for kernel in one.kernels)
-        kernel = next((kernel for kernel in kernels if candidate in kernel.candidates), None)
         targets, inputs = self.data.targets, self.data.inputs
-        problem = None if kernel is None else self.data.moments.get(kernel)
         if not candidate.solve_settings.fit_intercept:  # as in a fit of one candidate
             targets, inputs = replace(targets, shift=None), inputs.of_targets()
-            problem = None if problem is None else problem.of_targets()
         data = Training(self.data.rows, targets, inputs)
+        # conjugate gradients start at the mean of the solutions of the folds
         if candidate.choice:
             ends, folds = self.data.ends.get(candidate.index, (None, 1))
             start = None if ends is None else ends / folds
             fit = fit_by_cg_with_fallback(*by_ridge(candidate), data, candidate.basis, start=start)
             restore(candidate.last, inputs, fit)
-        else:
-            candidate.last.fit_from_sums(data, candidate.basis, problem)
+            return
+        # a direct solve has the sums of all folds together, and T
+        kernel = next(kernel for kernel in self.data.kernels if candidate in kernel.candidates)
+        problem, method = kernel.sums, candidate.method
+        if problem is not None and not candidate.solve_settings.fit_intercept:
+            problem = problem.of_targets()
+        white = kernel.whiten() if method.whitens == kernel.method.whitens else None
+        white = white or whitened(kernel.basis, choose=False, solves=method.whitens)
+        candidate.last.fit_from_sums(data, white, problem)
 
 
 def _by_candidate(solved: list[FoldSolutions]) -> Iterator[tuple[Tested, ...]]:
@@ -210,17 +206,18 @@ def value_sweeps(
         The values of a single candidate do not fit.
     """
 
+    # a sweep of some candidates must fit this process, which holds the values of all held-out rows, and a worker
     def check(some: GridSweep) -> Plan:
         statistic = _statistic(some, partition, data, *some.zeros(data.targets, partition))
-        plan, room = plan_sweep(partition.attach(data.rows), statistic), settings().memory_limit_bytes
+        plan, room = checked_plan(partition.attach(data.rows), statistic), settings().memory_limit_bytes
         if 2 * plan.partial_bytes > room:  # two partial results and their sum
             raise PlanTooLargeError(
                 f"{2 * plan.partial_bytes / 1e6:,.0f} MB of values exceed the limit of {room / 1e6:,.0f} MB"
             )
-        plan.check(limit_bytes(data.rows), settings().worker_base_bytes)
         return plan
 
-    def halves(some: GridSweep) -> list[GridSweep]:
+    # fewer kernels first, which share nothing but the argument, then fewer candidates of one
+    def halves(some: GridSweep) -> Sequence[GridSweep]:
         middle = len(some.candidates) // 2
         if len(some.kernels) > 1 or not middle:
             return some.halves()
@@ -240,11 +237,11 @@ def value_scores(
     one: GridSweep, partition: Partition, data: SearchData, solved: list[list[FoldSolutions]], scoring: Scoring
 ) -> Scores:
     """Return the scores of all candidates that need values of f, from one or several sweeps."""
-    where = {candidate.index: place for place, candidate in _places(one)}
     scores: Scores = {}
     for some, _ in value_sweeps(one, partition, data, scoring):
-        statistic = _statistic(some, partition, data, *coefficients(some, partition, data, solved, where))
+        statistic = _statistic(some, partition, data, *coefficients(some, one, partition, data, solved))
         total = sweep(partition.attach(data.judging), statistic, what="values").total
+        # chunks end in any order: by row number, as scorers expect
         order = np.argsort(total["row"], kind="stable")
         rows = TestedRows.of(data.judging, data.targets, data.inputs, total["row"][order].astype(np.int64))
         fold, c = total["fold"][order].astype(np.int64), data.targets.width
@@ -259,18 +256,15 @@ def value_scores(
 
 
 def coefficients(
-    one: GridSweep,
-    partition: Partition,
-    data: SearchData,
-    solved: list[list[FoldSolutions]],
-    where: dict[int, tuple[int, int]],
+    one: GridSweep, whole: GridSweep, partition: Partition, data: SearchData, solved: list[list[FoldSolutions]]
 ) -> tuple[Array, Array]:
-    """Return weights (K, F, p, k·c) and intercepts (K, F, k·c) of some candidates; `where` gives their positions.
+    """Return weights (K, F, p, k·c) and intercepts (K, F, k·c) of some candidates, from the solutions of `whole`.
 
     Intercepts include the shift of the targets.
     """
     weights, intercepts = (np.array(values) for values in one.zeros(data.targets, partition))
     c, shift = data.targets.width, data.targets.shift
+    where = {candidate.index: place for place, candidate in _places(whole)}
     for (place, number), candidate in _places(one):
         kernel, column = where[candidate.index]
         here, there = slice(number * c, (number + 1) * c), slice(column * c, (column + 1) * c)

@@ -29,7 +29,6 @@ from bigkernel.estimators.adaptation.labelled_rows import LabelledRowsClassifier
 from bigkernel.estimators.adaptation.self_training import AdaptingMethod
 from bigkernel.estimators.base import RowsEstimator, last_step, method_of
 from bigkernel.estimators.fit.basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice, of_kernel
-from bigkernel.estimators.fit.precision import whitened
 from bigkernel.estimators.fit.state import Columns
 from bigkernel.estimators.inputs.checks import chosen_by_folds
 from bigkernel.estimators.inputs.class_weights import without_class_weights
@@ -108,6 +107,7 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
     """
     candidates = []
     for index, params in enumerate(grid):
+        # the estimator with these parameters, and its last step without what transforms targets
         try:
             model = clone(estimator)
             model.set_params(**{key: clone(value, safe=False) for key, value in params.items()})
@@ -136,6 +136,7 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
             if found == "NoneType":
                 found = "TransformedTargetRegressor without a regressor: pass one, such as KernelRidge()"
             raise ConfigError(f"estimator: expected a classifier or regressor of bigkernel, found {found}{advice}")
+        # its method and columns, of which a sweep must sum something that candidates share
         last.check_parameters()
         method, columns = method_of(last)
         if columns.exact:
@@ -151,8 +152,8 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
             )
         weighting = getattr(last, "class_weight", None)
         solve_settings = replace(method.solve_settings(), weighting="" if weighting is None else repr(weighting))
-        known = index, dict(params), model, last, method, columns, solve_settings
-        candidates.append(Candidate(*known, wrapper=wrapper, wraps_last=wraps_last, labelled=labelled))
+        point = index, dict(params), model, last, method, columns, solve_settings
+        candidates.append(Candidate(*point, wrapper=wrapper, wraps_last=wraps_last, labelled=labelled))
     return candidates
 
 
@@ -350,7 +351,8 @@ def arrange(
         if not group:
             continue
         if not isinstance(group[0].basis, LandmarkBasis):
-            sweeps.append(GridSweep([KernelGroup(group)]))
+            data.kernels.append(KernelGroup(group))
+            sweeps.append(GridSweep(data.kernels[-1:]))
             continue
         # those of one kernel, precision and graph share its moments
         kernels: dict[tuple[object, ...], list[Candidate]] = {}
@@ -359,9 +361,15 @@ def arrange(
             basis, graph = candidate.basis, candidate.method.graph
             key = basis.dtype, candidate.columns.dtype == "auto", _key(of_kernel(basis).kernel), graph.n_neighbors
             kernels.setdefault(key, []).append(candidate)
+        # in float64 if a float32 core would lose landmarks
+        for one in kernels.values():
+            data.kernels.append(KernelGroup(one))
+            if data.kernels[-1].chooses and data.kernels[-1].method.whitens:
+                data.kernels[-1].whiten()
+                data.drop_whitenings()
         # kernels that differ in their width share the distances of a sweep
         for dtype in ("float32", "float64"):
-            groups = [KernelGroup(one) for (name, *_), one in kernels.items() if name == dtype]
+            groups = [kernel for kernel in data.kernels[-len(kernels) :] if kernel.basis.dtype == dtype]
             if adapts or any(candidate.method.graph.exists for one in groups for candidate in one.candidates):
                 kind = AdaptingSweep if adapts else GridSweep  # one kernel each, as a graph belongs to a kernel
                 sweeps += [kind([one]) for one in groups]
@@ -418,16 +426,12 @@ def _share_landmarks(members: list[Candidate], rows: Rows) -> list[list[Candidat
     for group in groups.values():
         # targets are shifted if one candidate has an intercept; `Problem.of_targets` undoes it for the others
         group.sort(key=lambda candidate: not candidate.solve_settings.fit_intercept)
-        lead = group[0].basis = group[0].columns.choose(rows)
-        bases: dict[object, Columns] = {}
-        whitening = {_columns_of(one.columns) for one in group if not one.choice and one.method.whitens}
+        lead = group[0].columns.choose(rows)
+        bases: dict[object, Columns] = {_columns_of(group[0].columns): lead}
         for candidate in group:
-            columns, key = candidate.columns, _columns_of(candidate.columns)
+            key = _columns_of(candidate.columns)
             if key not in bases:
-                basis = lead if candidate is group[0] else columns.choose(rows, like=lead)
-                if key in whitening:
-                    basis, *_ = whitened(basis, choose=columns.dtype == "auto")
-                bases[key] = basis
+                bases[key] = candidate.columns.choose(rows, like=lead)
             candidate.basis = bases[key]
     return list(groups.values())
 
@@ -440,12 +444,8 @@ def _columns_of(columns: BasisChoice | RowChoice) -> object:
 def _draw_of(columns: BasisChoice) -> tuple[object, ...]:
     """Return what is equal for candidates that choose the same landmarks."""
     given = columns.landmarks if isinstance(columns.landmarks, str) else np.asarray(columns.landmarks).tobytes()
-    return given, columns.count, _seed(columns.random_state)
-
-
-def _seed(random_state: object) -> object:
-    """Return what is equal for random states that choose the same landmarks."""
-    return repr(random_state.get_state()) if isinstance(random_state, np.random.RandomState) else random_state
+    seed = columns.random_state
+    return given, columns.count, repr(seed.get_state()) if isinstance(seed, np.random.RandomState) else seed
 
 
 def _key(kernel: Kernel) -> object:
@@ -505,13 +505,14 @@ def planned(
     """
     splits = sum(len(partition.splits) for partition in work[0][1].partitions)
     lines = [PlanLine(f"before: sweep for {one.what}", one.plan.flops, one.plan.task_bytes) for one in learned]
+    # every sweep of every partition, as `Work.run` goes through them
     for _, one in work:
         for sweep in one.sweeps:
             for whole in one.partitions:
                 for some, partition in sweep.divide(one.data, whole, scoring):
                     lines += some.lines(one.data, partition, scoring)
                     lines += _value_lines(some, partition, one.data, scoring)
-    if refit:  # which work the best belongs to is not known yet
+    if refit:  # which work the best belongs to is open yet
         lines += max(([*_of_best(one)] for _, one in work), key=lambda own: sum(line.count for line in own))
     return SearchPlan(
         candidates=sum(len(members) for members, _ in work),

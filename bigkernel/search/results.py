@@ -49,6 +49,7 @@ def cv_table(
         A score is not finite.
     """
     k = len(everyone)
+    # the time of a search is shared, so that candidates differ in their mean alone
     results: Results = {"mean_fit_time": np.array([seconds[i] / splits for i in range(k)])}
     results |= {name: np.zeros(k) for name in ("std_fit_time", "mean_score_time", "std_score_time")}
     # a masked column of each parameter, of numbers where all are
@@ -62,12 +63,14 @@ def cv_table(
             column[candidate.index] = candidate.params[name]
         results[f"param_{name}"] = column
     results["params"] = cast(Array, [candidate.params for candidate in everyone])  # a list, as scikit-learn has it
+    # the worst error over splits, and whether conjugate gradients converged on all of them
     by_split = [[tested[i, j] for j in range(splits)] for i in range(k)]
     results["prediction_error"] = np.array([[one.error for one in row] for row in by_split]).max(axis=1)
     ends = [[one.ended for one in row] for row in by_split]
     ended = np.array([False not in of_one for of_one in ends])
     if any(end is not None for of_one in ends for end in of_one):
         results["converged"] = ended
+    # each score on each split, their mean, deviation, standard error and rank
     for label in scoring.names:
         values = np.array([[scoring.of(label, one) for one in row] for row in by_split])
         _require_finite(values, everyone, scoring.names[label])
@@ -137,6 +140,7 @@ def warn_of_errors(
     best: int | None,
 ) -> None:
     """Warn of candidates whose scores may be wrong, and of those that have not converged; not against the `ends`."""
+    # no advice goes against an end of the grid where the best candidate lies
     errors, off = results["prediction_error"], {i for (i, _), one in tested.items() if one.is_off}
     if off:
         opposed = {_INEXACT.get(end.direction, "") for end in ends}

@@ -77,6 +77,7 @@ def require_served(scoring: Scoring, inputs: Inputs, width: int) -> None:
     else:
         y = inputs.classes[truth]
     model = _HeldOut(inputs, values)
+    # scikit-learn's functions refuse by themselves what they do not serve
     for label, scorer in scoring.scorers.items():
         function = getattr(scorer, "_score_func", None)
         if not getattr(function, "__module__", "").startswith("sklearn.") or width < 1:

@@ -179,6 +179,7 @@ def chosen(scoring: object, *, classifier: bool, by_values: bool = False) -> Sco
     With `by_values`, all are computed from predictions. `ConfigError`: a score is unknown, or does not apply to the
     estimator.
     """
+    # a label for each score
     if scoring is None:
         scoring = "accuracy" if classifier else "r2"
     if isinstance(scoring, str) or callable(scoring):

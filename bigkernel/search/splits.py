@@ -59,6 +59,7 @@ def partitions(cv: object, rows: Rows, labelled: Array | None, *, classifier: bo
     `labelled` are the labelled rows, (n,) bool, or None: the labels are only read if the folds need them. `DataError`:
     there are fewer than two folds, groups or domains, or a column is missing.
     """
+    # by kind, a name first: text has a method `split` as splitters do
     if hasattr(cv, "compute"):  # a Dask array
         cv = np.asarray(cv)
     if isinstance(cv, str):
@@ -189,6 +190,7 @@ def _given(cv: object, rows: Rows, labelled: Array | None, *, classifier: bool) 
     """Return the partitions of a splitter or of given (train, test) pairs, over the labelled rows."""
     n = len(rows)
     ids = np.arange(n) if labelled is None else np.flatnonzero(labelled)
+    # the row ids of each split
     if hasattr(cv, "split"):
         y, groups = _required(rows, "y")[ids], rows.column("group")
         try:

@@ -175,6 +175,7 @@ class SweepSearchCV(CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator):
         if not grid:
             raise ConfigError("param_grid: expected at least one candidate, found none")
         self._check_settings()
+        # an estimator for each point of the grid, and the scores that all of them get
         everyone = candidates_of(self.estimator, grid)
         classifier = is_classifier(everyone[0].last)
         if any(is_classifier(candidate.last) != classifier for candidate in everyone):
@@ -183,6 +184,7 @@ class SweepSearchCV(CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator):
         weighted = any(one.solve_settings.weighting for one in everyone)
         self._scoring = replace(scoring, weighted=weighted, one_standard_error=self.one_standard_error)
         self._check_refit()
+        # scores of decision values may order candidates otherwise than what the best model predicts
         of_labels = self._scoring.weighted and self._scoring.of_labels
         if (scoring.loss or of_labels) and any(getattr(one.last, "probability", False) for one in everyone):
             what = "neg_log_loss is that of decision values cut to the range of probabilities, not of calibrated ones"
@@ -248,8 +250,9 @@ class SweepSearchCV(CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator):
             The best candidate lies at an end of the grid.
         """
         start = time.perf_counter()
+        # attributes of an earlier search would mix with those of this one
         for name in [name for name in vars(self) if name.endswith("_")]:
-            delattr(self, name)  # of an earlier search
+            delattr(self, name)
         with job(f"{type(self).__name__}.fit"), shown(self.verbose), calling_back(self, X, y):
             self._search(Given(X, y, groups, sample_weight, sample_domain))
         self.seconds_ = time.perf_counter() - start

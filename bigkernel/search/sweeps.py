@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from distributed import Client
@@ -29,21 +30,24 @@ from bigkernel.engine.sweep import choose_executor, plan_sweep
 from bigkernel.errors import DataError, PlanTooLargeError
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.fit.basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
+from bigkernel.estimators.fit.folds import join_folds
 from bigkernel.estimators.fit.method import Method
 from bigkernel.estimators.fit.precision import (
     Coefficients,
     Finer,
+    Whitened,
     next_precision,
     of_columns,
     perturbed_errors,
     probed_sweep,
     rounding_estimate,
+    whitened,
     with_probe,
 )
-from bigkernel.estimators.fit.state import GRAPH_SUMS, Columns, Problem
+from bigkernel.estimators.fit.state import GRAPH_SUMS, Columns, Problem, RowBasis
 from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.events.job import Step, emit, spent
-from bigkernel.kernels.feature_maps import FeatureMap, IdentityMap, LandmarkFamily
+from bigkernel.kernels.feature_maps import FeatureMap, LandmarkFamily
 from bigkernel.kernels.threads import one_thread
 from bigkernel.search.domain_scoring import Domains
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
@@ -58,7 +62,7 @@ from bigkernel.solvers.penalty_grid import (
     squared_errors,
     total_spread,
 )
-from bigkernel.solvers.residuals import ENOUGH, SolveDiagnostics
+from bigkernel.solvers.residuals import ENOUGH
 from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
 from bigkernel.solvers.whitening import Whitening, reduce_moments
 from bigkernel.statistics.domain_scores import DomainScores
@@ -75,53 +79,34 @@ _FOLD_BYTES = 2**32  # of the sums of the folds of a kernel that are solved in p
 
 @dataclass(eq=False)
 class Candidate:
-    """One point of the grid.
-
-    Attributes
-    ----------
-    index, params : its number and its parameters
-    model, last : an estimator or Pipeline with these parameters, and its last step
-    method, columns : of the last step
-    solve_settings : in which candidates that share all moments may differ
-    wrapper : what transforms the targets of `model`, or None
-    wraps_last : whether the wrapper is the last step of a Pipeline, and not around it
-    labelled : whether `last` is in a LabelledRowsClassifier
-    basis : the columns, once they are chosen
-    choice : of conjugate gradients; None of a direct solve
-    """
+    """One point of the grid."""
 
     index: int
     params: Mapping[str, object]
-    model: BaseEstimator
-    last: RowsEstimator
-    method: Method
-    columns: BasisChoice | RowChoice
-    solve_settings: SolveSettings
-    wrapper: TransformedTargetRegressor | None = None
-    wraps_last: bool = False
-    labelled: bool = False
-    basis: Columns = field(init=False)
-    choice: PreconditionerChoice | None = None
+    model: BaseEstimator  # an estimator or Pipeline with these parameters
+    last: RowsEstimator  # its last step
+    method: Method  # of the last step
+    columns: BasisChoice | RowChoice  # how it chooses its columns
+    solve_settings: SolveSettings  # in which candidates that share all moments may differ
+    wrapper: TransformedTargetRegressor | None = None  # what transforms the targets of `model`
+    wraps_last: bool = False  # whether the wrapper is the last step of a Pipeline, and not around it
+    labelled: bool = False  # whether `last` is in a LabelledRowsClassifier
+    basis: Columns = field(init=False)  # the columns, once they are chosen
+    choice: PreconditionerChoice | None = None  # of conjugate gradients; None: a direct solve
 
 
 @dataclass(eq=False)
 class KernelGroup:
-    """Candidates of one kernel, which share its columns and moments; those of a linear model are one group.
+    """Candidates of one kernel, which share its columns and moments; those of a linear model are one group."""
 
-    Attributes
-    ----------
-    candidates : in the order of their solutions
-    solved : the solutions of the last sweep, by fold
-    finer : the precision of a further sweep, where one is needed
-    coarser : the columns of the solutions, until that sweep is done
-    final : whether there can be no further sweep
-    """
-
-    candidates: list[Candidate]
-    solved: list[FoldSolutions] = field(default_factory=list)
+    candidates: list[Candidate]  # in the order of their solutions
+    white: Whitened | None = None  # the columns with their whitening, for the sweeps of a dtype and the fit of the best
+    sums: Problem | None = None  # of all rows, for the fit of the best
+    solved: list[FoldSolutions] = field(default_factory=list)  # by the last sweep, for each fold
+    # why that sweep was made, or tried, in more digits than the one before
     finer: Finer | None = None
+    # the columns of the one before; again those of the group where more digits did not fit
     coarser: Columns | None = None
-    final: bool = False
 
     @property
     def lead(self) -> Candidate:
@@ -133,60 +118,81 @@ class KernelGroup:
         """The columns of all of them."""
         return self.lead.basis
 
+    @property
+    def method(self) -> Method:
+        """The method that whitens the columns: one that does so to solve, whatever the order of the grid."""
+        methods = [candidate.method for candidate in self.candidates]
+        return next((method for method in methods if method.whitens), methods[0])
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the dtype of blocks may be chosen."""
+        return all(candidate.columns.dtype == "auto" for candidate in self.candidates)
+
     def take(self, basis: Columns) -> None:
-        """Give all candidates these columns."""
+        """Give all candidates these columns; a whitening of other blocks is dropped."""
+        if self.white is not None and self.white[0].dtype != basis.dtype:
+            self.white = None
         for candidate in self.candidates:
             candidate.basis = basis
+
+    def whiten(self) -> Whitened:
+        """Return the columns with their whitening, which is kept; in float64 if a float32 core would lose landmarks."""
+        if self.white is None:
+            choose = self.chooses and self.method.whitens
+            with one_thread():  # as in the solves, so that bits do not depend on threads
+                self.white = whitened(self.basis, choose=choose, solves=self.method.whitens)
+            self.take(self.white[0])
+        _, whitening, diagnostics = self.white
+        return self.basis, whitening, deepcopy(diagnostics)  # to which solves add
 
     def next_precision(self, *, probed: bool) -> Finer | None:
         """Return the precision that one of the solutions needs; None where predictions are not off."""
         errors = [error for fold in self.solved for error in fold.errors if error is not None] if probed else []
         worst = max(errors, key=lambda error: error.total, default=None)
         unresolved = any(fold.unresolved for fold in self.solved)
-        choose = all(candidate.columns.dtype == "auto" for candidate in self.candidates)
-        return next_precision(self.basis, worst, choose=choose, unresolved=unresolved)
+        return next_precision(self.basis, worst, choose=self.chooses, unresolved=unresolved)
 
 
 @dataclass(eq=False)
 class SearchData:
-    """The training data of a search, and results of its sweeps for the fit of the best candidate.
+    """The training data of a search, and results of its sweeps for the fit of the best candidate."""
 
-    Attributes
-    ----------
-    rows, targets, inputs : as in `Training`
-    judging : the rows with the weights, without those of classes, and targets of scores
-    domains : source and target, for scores without labels of the target
-    inverse : function from values of f (n, c) to predictions on the scale of these targets
-    moments : of all rows, by group of candidates
-    ends : by candidate, the sum of the coefficients of conjugate gradients over folds, and the number of folds
-    """
-
+    # rows, targets, inputs: as in `Training`
     rows: Rows
     targets: Targets
     inputs: Inputs
-    judging: Rows
+    judging: Rows  # the rows with the weights, without those of classes, and targets of scores
+    # from values of f (n, c) to predictions on the scale of these targets
     inverse: Callable[[Array], Array] | None = None
-    domains: Domains | None = None
-    moments: dict[KernelGroup, Problem] = field(default_factory=dict)
+    domains: Domains | None = None  # source and target, for scores without labels of the target
+    kernels: list[KernelGroup] = field(default_factory=list)  # that are solved from sums
+    # by candidate, the sum of the coefficients of conjugate gradients over folds, and the number of folds
     ends: dict[int, tuple[Array, int]] = field(default_factory=dict)
 
     def keep(self, kernel: KernelGroup, problem: Problem, partition: Partition, *, unlabelled: bool) -> None:
         """Keep the moments of all rows, as a fit of one candidate would sum them, if there is room."""
         total, sides = problem.statistics, partition.sides
-        self.moments.pop(kernel, None)
-        held = sum(one.statistics["G"].nbytes for one in self.moments.values())
-        room = settings().memory_limit_bytes
-        if not partition.whole or held + total["G"][0].nbytes * (1 + unlabelled) > room:
+        # those of an earlier sweep or partition go in any case
+        kernel.sums = None
+        if not partition.whole or total["G"][0].nbytes * (1 + unlabelled) > self._room():
             return
-        if sides is not None:
-            joined = sides.split_sums(total, sides.folds.count)
-        else:
-            graph = {name: total[name] for name in GRAPH_SUMS if name in total}
-            joined = {name: values[unlabelled:].sum(axis=0, keepdims=True) for name, values in total.items()}
-            if unlabelled:
-                joined = {name: np.concatenate([total[name][:1], values]) for name, values in joined.items()}
-            joined |= graph  # which is of all rows
-        self.moments[kernel] = replace(problem, statistics=joined)
+        # one group of labelled rows, or source and target of the split that hides no label
+        joined = join_folds(total, int(unlabelled)) if sides is None else sides.split_sums(total, sides.folds.count)
+        kernel.sums = replace(problem, statistics=joined)
+
+    def _room(self) -> int:
+        """Return the bytes that may be kept beside the sums of kernels."""
+        held = sum(one.sums.statistics["G"].nbytes for one in self.kernels if one.sums is not None)
+        return settings().memory_limit_bytes - held
+
+    def drop_whitenings(self) -> None:
+        """Drop whitenings that do not fit beside the sums that are kept, those of the first kernels."""
+        room = self._room()
+        for kernel in reversed(self.kernels):
+            room -= 8 * kernel.basis.width**2 if kernel.white else 0
+            if room < 0:
+                kernel.white = None
 
     def require_fold(self, split: int, tested: float, trained: float, classes: Array) -> None:
         """Raise `DataError` unless the test and training rows of a split, and of each class (c,), have weight."""
@@ -195,11 +201,12 @@ class SearchData:
                 raise DataError(
                     f"cv: split {split} expects a labelled row with a positive weight to {role}, found none"
                 )
-        known, names, y = self.targets.classes, self.inputs.classes, self.rows.columns.get("y")
-        if known is None or names is None or y is None or (classes > 0).all():
+        values, names, y = self.targets.classes, self.inputs.classes, self.rows.columns.get("y")
+        if values is None or names is None or y is None or (classes > 0).all():
             return
+        # of several values of y that are one class, any counts
         number, position = int(np.argmin(classes)), self.targets.position
-        codes = known[(np.arange(len(known)) if position is None else position) == number]
+        codes = values[(np.arange(len(values)) if position is None else position) == number]
         rows = int(np.isin(y.read(0, len(self.rows)), codes).sum())
         raise DataError(
             f"cv: split {split} has no training row of class {names.tolist()[number]!r}, which has {rows} labelled "
@@ -254,19 +261,17 @@ def checked_plan(rows: Rows, statistic: Statistic) -> Plan:
 
 @dataclass(frozen=True, eq=False)
 class KernelSums:
-    """The sums of a kernel by group of rows, and what else the solves of its candidates need.
-
-    `whitening` is None where the sums were not probed; `landmark_folds` (m,) has the fold that tests the row of each
-    landmark, None where landmarks are no rows.
-    """
+    """The sums of a kernel by group of rows, and what else the solves of its candidates need."""
 
     data: SearchData
     members: list[Candidate]
     problem: Problem
     statistic: MomentStatistic
+    # None where the sums were not probed
     whitening: Whitening | None
     partition: Partition
     scoring: Scoring
+    # (m,) the fold that tests the row of each landmark; None where landmarks stay in all folds
     landmark_folds: Array | None = None
 
     @property
@@ -275,15 +280,14 @@ class KernelSums:
         return int(self.statistic.unlabelled == "keep")
 
     def without_landmarks(self, fold: int) -> tuple[KernelSums, Array]:
-        """Return the sums with this fold alone over the landmarks that are not among its rows, and these landmarks.
-
-        Held-out rows are no landmarks of a fit without them; coefficients at these would be nearly undetermined.
-        """
+        """Return the sums with this fold alone over the landmarks that are not among its rows, and these landmarks."""
         assert self.landmark_folds is not None
+        # coefficients at landmarks among held-out rows would be nearly undetermined by the other rows
         kept = np.flatnonzero(kept_landmarks(self.landmark_folds, self.partition, fold))
         sums = self.problem.statistics
         total = {name: np.concatenate([sums[name][fold : fold + 1], one]) for name, one in without(sums, fold).items()}
         problem = of_columns(replace(self.problem, statistics=total), kept, probed=True)
+        # the core of fewer landmarks has a whitening of its own
         own = replace(
             self,
             problem=problem,
@@ -299,9 +303,10 @@ class KernelSums:
 
 @dataclass(eq=False)
 class GridSweep:
-    """Kernels that share a sweep, each with its candidates."""
+    """Kernels that share a sweep, each with its candidates; `keeps_moments`: a fit to all rows may use the sums."""
 
     kernels: list[KernelGroup]
+    keeps_moments: ClassVar[bool] = True
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -312,11 +317,6 @@ class GridSweep:
     def lead(self) -> Candidate:
         """The first candidate."""
         return self.kernels[0].lead
-
-    @property
-    def keeps_moments(self) -> bool:
-        """Whether a fit to all rows may use the sums."""
-        return True
 
     @property
     def rounds(self) -> int:
@@ -344,8 +344,10 @@ class GridSweep:
     ) -> MomentStatistic:
         """Return the moments of all kernels, by fold; with whitenings, their rounding is probed."""
         basis, features = self.lead.basis, self.features
+        # about a point near the mean of the blocks, where sums of squares lose least
         if isinstance(features, LandmarkFamily):
-            features = replace(features, shifts=np.stack([_shift(one.lead) for one in self.kernels]))
+            shifts = np.array([one.basis.centred().shift_of(0) for one in self.kernels])
+            features = replace(features, shifts=shifts)
         else:
             features = basis.centred()
         unlabelled, sums = "keep" if self.lead.method.semi_supervised else "drop", basis.sum_dtype
@@ -383,7 +385,7 @@ class GridSweep:
             groups.setdefault(key, []).append(kernel)
         return [replace(self, kernels=kernels) for kernels in groups.values()]
 
-    def halves(self) -> list[GridSweep]:
+    def halves(self) -> Sequence[GridSweep]:
         """Return two sweeps of half the kernels each; none for a single kernel."""
         middle = len(self.kernels) // 2
         both = (self.kernels[:middle], self.kernels[middle:])
@@ -441,19 +443,24 @@ class GridSweep:
 
     def solve(self, data: SearchData, partition: Partition, scoring: Scoring) -> list[list[FoldSolutions]]:
         """Return the solutions of each kernel, by fold, from one sweep."""
-        # one sweep sums the moments of all kernels by fold
-        whitenings, noted = self._whiten()
+        # T with TᵀKT = I of each kernel, whose columns also probe the rounding of the sums
+        white = [kernel.whiten() for kernel in self.kernels] if self.lead.basis.probed else []
+        whitenings = [whitening for _, whitening, _ in white]
         statistic = self.statistic(data.targets, partition, len(data.rows), whitenings)
+        # one sweep sums the moments of all kernels by fold
         total = probed_sweep(partition.attach(data.rows), statistic, what="tune").total
-        for diagnostics in noted:
-            diagnostics.warn()
+        for kernel, (*_, diagnostics) in zip(self.kernels, white, strict=False):
+            if kernel.method.whitens:
+                diagnostics.warn()
         # those of each kernel, and of all rows for the fit of the best
         groups, problems = statistic.groups, []
         for place, kernel in enumerate(self.kernels):
             own = slice(place * groups, (place + 1) * groups)
             of_kernel = {name: sums if name in GRAPH_SUMS else sums[own] for name, sums in total.items()}
-            problems.append(Problem.of_sums(data.inputs, kernel.basis, of_kernel, _centre(statistic, place)))
+            shift = None if isinstance(kernel.basis, RowBasis) else statistic.features.shift_of(place)
+            problems.append(Problem.of_sums(data.inputs, kernel.basis, of_kernel, shift))
             data.keep(kernel, problems[-1], partition, unlabelled=statistic.unlabelled == "keep")
+        data.drop_whitenings()
 
         def solve(place: int, pool: ThreadPoolExecutor) -> list[FoldSolutions]:
             whitening = whitenings[place] if whitenings else None
@@ -467,33 +474,16 @@ class GridSweep:
         return _side_by_side(solve, len(problems), max(1, min(processors(), beside)))
 
     def landmark_folds(self, data: SearchData, partition: Partition) -> Array | None:
-        """Return the fold that tests the row of each landmark, (m,); None where landmarks stay in all folds.
-
-        These are landmarks that are no rows, and those of semi-supervised methods, which train on held-out rows too.
-        Landmarks without a label are in no fold, and stay.
-        """
+        """Return the fold that tests the row of each landmark, (m,); None where landmarks stay in all folds."""
         ids, rows = self.lead.basis.ids, partition.attach(data.rows)
+        # landmarks that are no rows stay, as do those of semi-supervised methods, which train on held-out rows too
         if ids is None or self.lead.method.semi_supervised or not partition.folds.count:
             return None
         y = rows.take_column("y", ids)
         if y.dtype.kind == "f":
             y = np.where(np.isfinite(y), y, np.nan)
+        # rows without a label are in no fold
         return np.where(data.targets.labelled(y, 0), rows.folds_of(partition.folds, ids), -1)
-
-    def _whiten(self) -> tuple[list[Whitening], list[SolveDiagnostics]]:
-        """Return the whitening of each kernel if their sums are probed, and diagnostics that may warn."""
-        if not self.lead.basis.probed:
-            return [], []
-        # a method that whitens to solve determines the whitening, whatever the order of the grid
-        every = [[candidate.method for candidate in kernel.candidates] for kernel in self.kernels]
-        leads = [next((method for method in methods if method.whitens), methods[0]) for methods in every]
-        diagnostics = [SolveDiagnostics() for _ in leads]
-        with one_thread():  # as in the solves, so that bits do not depend on threads
-            whitenings = [
-                kernel.basis.whitening(own, solves=method.whitens)
-                for kernel, method, own in zip(self.kernels, leads, diagnostics, strict=True)
-            ]
-        return whitenings, [own for method, own in zip(leads, diagnostics, strict=True) if method.whitens]
 
     def solve_kernel(self, sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolutions]:
         """Return the solutions of a kernel, by fold, from its sums."""
@@ -516,19 +506,6 @@ def kept_landmarks(landmark_folds: Array, partition: Partition, fold: int) -> Ar
     return kept
 
 
-def _shift(candidate: Candidate) -> Array:
-    assert isinstance(candidate.basis, LandmarkBasis)
-    return candidate.basis.shift
-
-
-def _centre(statistic: MomentStatistic, place: int) -> Array | None:
-    """Return the point (p,) that the moments of a kernel are about; None for those of the rows themselves."""
-    features = statistic.features
-    if isinstance(features, IdentityMap):
-        return None
-    return features.shift_of(place)
-
-
 def _require_folds(sums: KernelSums) -> None:
     """Raise `DataError` unless every fold has rows to train on and to test."""
     total, first = sums.problem.statistics, sums.first_labelled
@@ -537,8 +514,8 @@ def _require_folds(sums: KernelSums) -> None:
         sums.problem.require_labels()
         return
     for fold, split in enumerate(partition.splits):
-        others = np.arange(len(n)) != fold
-        sums.data.require_fold(split, float(n[fold]), float(n[others].sum()), t[others].sum(axis=0))
+        others = without({"n": n, "t": t}, fold)
+        sums.data.require_fold(split, float(n[fold]), float(others["n"][0]), others["t"][0])
 
 
 def _side_by_side(
@@ -582,9 +559,11 @@ class _Folds:
     def of(cls, sums: KernelSums, pool: ThreadPoolExecutor) -> _Folds:
         """Reduce the sums of a kernel to the coordinates of its candidates."""
         problem, lead, first = sums.problem, sums.members[0], sums.first_labelled
+        # (n, G, C, s, t, q) of each group, over the columns of the map
         groups = range(len(problem.statistics["n"]))
         raw = [Moments.of(problem.statistics, group, shift=problem.centre) for group in groups]
         most, everything = max(one.solve_settings.n_components or 0 for one in sums.members), add_moments(raw)
+        # in which all candidates are ridge: T, or the leading eigenfunctions of all rows
         coordinates = lead.method.coordinates(problem, most, sums.whitening)
         # usually every row is in a fold; the group of those in none is not rotated where it is empty
         folded = raw[first:] if raw[-1].rows else raw[first:-1]
@@ -701,7 +680,9 @@ def _fit_fold(
 ) -> FoldSolutions:
     """Train candidates without a fold, and test them on it."""
     coordinates, train = folds.coordinates, folds.train(fold)
+    # (TᵀGT + αI)u = TᵀC of the other folds, for every α
     weights, intercepts, errors = coordinates.fit(train, grid, rounding)
+    # GCV of a model without an intercept takes moments about 0
     if coordinates.origin is not None and not grid[0].fit_intercept:
         train = reduce_moments(replace(train, shift=coordinates.origin), Whitening(len(train.G), len(train.G)))
     scores = gcv_scores(train, grid) if scoring.gcv else [float("nan")] * len(grid)
@@ -719,6 +700,7 @@ def _estimate_errors(
 ) -> None:
     """Note the errors of candidates on all folds, from solves of perturbed sums."""
 
+    # the same solves from perturbed sums
     def solve_other(other: Problem) -> Coefficients:
         folds = _Folds.of(replace(sums, problem=other), pool)
         fits = list(pool.map(partial(solve_fold, folds), range(len(solved))))
@@ -731,12 +713,13 @@ def _estimate_errors(
             return np.full_like(solved[fold].weights, np.nan), np.full_like(solved[fold].intercepts, np.nan)
         return folds.expand(weights, intercepts)
 
-    # the same solves from perturbed sums, and how far predictions move
+    # how far predictions of all candidates on all folds move, relative to their norm
     fitted = np.hstack([one.weights for one in solved]), np.concatenate([one.intercepts for one in solved])
     problem, k = sums.problem, len(sums.members)
     moments = problem.basis.predicted_from(problem.moments)
     errors = perturbed_errors(problem, sums.whitening, fitted, solve_other, moments, problem.basis, k * len(solved))
     assert errors is not None
+    # to each fold those of its candidates
     for fold, out in enumerate(solved):
         own = errors[fold * k : (fold + 1) * k]
         out.errors = list(own)

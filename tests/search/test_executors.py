@@ -17,6 +17,7 @@ from bigkernel.engine.context import executing
 from bigkernel.errors import DataError, ResumeMismatchError
 from bigkernel.estimators.fit.basis import BasisChoice
 from bigkernel.events.job import SegmentDone, SweepStarted, observe
+from bigkernel.search.planning import Given
 
 rng = np.random.default_rng(168)
 N, D, M = 230, 4, 12
@@ -130,6 +131,19 @@ def test_moments_that_do_not_fit_are_not_kept_and_swept_again_for_the_refit():
         search = bk.SweepSearchCV(model, {"alpha": [0.1, 1.0]}, cv=4).fit(X, y)
     assert [event.what for event in events if isinstance(event, SweepStarted)] == ["tune", "moments"]
     assert_allclose(search.predict(X), expected.predict(X), atol=1e-5)
+
+
+@pytest.mark.parametrize("arrays, sums, whitenings", [(1, 1, 0), (4, 4, 0), (6, 4, 2), (8, 4, 4)])
+def test_whitenings_are_kept_as_far_as_they_fit_beside_the_sums_of_all_kernels(monkeypatch, arrays, sums, whitenings):
+    limits = type("", (), {"memory_limit_bytes": arrays * 8 * M**2, "worker_base_bytes": 0})
+    monkeypatch.setattr("bigkernel.search.sweeps.settings", lambda: limits)
+    search = bk.SweepSearchCV(bk.KernelRidge(landmarks=Z), GRID, cv=4)
+    (prepared,) = search._prepare(Given(X, y))
+    kernels = prepared.work.data.kernels
+    assert sum(kernel.white is not None for kernel in kernels) == min(arrays, 4)  # float32 is judged by them
+    assert len(list(prepared.work.run(search._scoring))) == 4 * 8
+    assert sum(kernel.sums is not None for kernel in kernels) == sums
+    assert sum(kernel.white is not None for kernel in kernels) == whitenings
 
 
 @pytest.mark.parametrize("seed", [0, np.random.RandomState(1), None])

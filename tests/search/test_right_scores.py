@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from rounding import TABLES, N, distance, least_squares
 
 from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Ridge, SweepSearchCV, executing
 from bigkernel.errors import AccuracyWarning, BestAtEdgeWarning, PlanTooLargeError, RankDeficiencyWarning
-from bigkernel.estimators.fit import precision
+from bigkernel.estimators.fit import basis, precision
 from bigkernel.estimators.fit.precision import probed_sweep
 from bigkernel.events.job import Note, observe
 from bigkernel.search import sweeps
@@ -92,6 +93,22 @@ def test_only_kernels_that_may_be_the_best_are_swept_again():
     left = found["prediction_error"] > ENOUGH
     assert exact["mean_test_score"][left].max() < exact["mean_test_score"].max()
     assert found["rank_test_score"].argmin() == exact["rank_test_score"].argmin()
+
+
+@pytest.mark.parametrize("dtype, finer", [("float32", True), ("float64", False)])
+def test_a_kernel_is_whitened_once_in_each_precision_and_not_again_for_the_best(monkeypatch, dtype, finer):
+    X, y = TABLES[10]
+    counts, whiten = Counter(), basis.whiten
+
+    def count(core, *, eps, **options):
+        counts[core.tobytes(), eps] += 1
+        return whiten(core, eps=eps, **options)
+
+    monkeypatch.setattr(basis, "whiten", count)
+    _, _, again = searched(X.astype(dtype), y, refit=True)
+    assert set(counts.values()) == {1}
+    assert len({core for core, _ in counts}) == len(GRID["kernel"])
+    assert bool(again) == finer  # sums in more digits need no other whitening
 
 
 def test_the_best_model_is_accurate_after_a_search_in_float32():

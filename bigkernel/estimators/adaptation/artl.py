@@ -29,7 +29,8 @@ from bigkernel.estimators.base import Classifier, LandmarkEstimator, parameters,
 from bigkernel.estimators.fit.basis import BasisChoice
 from bigkernel.estimators.fit.calibration import PROBABILITY
 from bigkernel.estimators.fit.graph import GRAPH, Graph, refuse_graph
-from bigkernel.estimators.fit.state import AlignedSolution, Columns, Fitted, Problem, Solved
+from bigkernel.estimators.fit.precision import Whitened
+from bigkernel.estimators.fit.state import AlignedSolution, Fitted, Problem, Solved
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, number
 from bigkernel.estimators.inputs.class_weights import CLASS_WEIGHT
 from bigkernel.estimators.inputs.read import read_cells
@@ -243,7 +244,7 @@ class ARTLClassifier(Classifier, LandmarkEstimator):
         rows = as_rows(with_label_domains(self, data.rows, data.cells), group=groups)
         return Training(rows, cell_targets(data.cells), data.inputs)
 
-    def fit_from_sums(self, data: Training, basis: Columns, problem: Problem | None) -> None:
+    def fit_from_sums(self, data: Training, white: Whitened, problem: Problem | None) -> None:
         """Fit to these sums, with source and target by the labels of the rows."""
         data = with_sides(self, data, least=_LEAST_TARGET_ROWS)
-        super().fit_from_sums(data, basis, None if problem is None else replace(problem, inputs=data.inputs))
+        super().fit_from_sums(data, white, None if problem is None else replace(problem, inputs=data.inputs))

@@ -163,9 +163,10 @@ def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
     K, again = basis.core(), resolved(method, fit.solution)
     weight = np.ones(len(K)) if exact.weight is None else exact.weight
     fold = exact.folds()
-    # classes must lie in more than one fold to be judged
+    # Σ w y of each fold: two classes at least must be there to train on and to test
     sums = [weight[labelled & (fold == number)] @ Y[fold[labelled] == number] for number in range(FOLDS)]
     _require_judged(np.stack(sums), data.rows)
+    # f of the rows of each fold, from K without their labels or weights
     values = np.zeros((len(K), Y.shape[1]))
     # f without each fold, at the rows of it
     for number in range(FOLDS):
@@ -181,7 +182,7 @@ def _calibrate_exact(method: Method, fit: ExactFit, data: Training) -> ExactFit:
         with solving(method):
             solution = again.solve_exact(problem, SolveDiagnostics())
         values[held] = K[held] @ solution.coef + solution.intercept
-    # p = softmax(a ∘ f + b), without the weights of classes
+    # p = softmax(a ∘ f + b), fitted to these values by the weights of the rows alone
     given = without_class_weights(data.rows).column("weight")
     weight = np.ones(len(K)) if given is None else np.asarray(given, np.float64)[exact.keep]
     counts = labelled & (weight > 0)

@@ -35,7 +35,7 @@ from bigkernel.solvers.conjugate_gradients import (
     factor_sample,
     preconditioner_itemsize,
 )
-from bigkernel.statistics.moments import MomentStatistic, Targets
+from bigkernel.statistics.moments import MomentStatistic, Targets, without
 from bigkernel.statistics.products import LeverageSample, ProductStatistic
 from bigkernel.statistics.statistic import Statistic
 from bigkernel.streaming.chunk import Chunk
@@ -242,7 +242,7 @@ class CGProblem:
 
 def _others(sums: Array) -> Array:
     """Add up all groups of rows but each fold's own, (F, …), from sums of each group, (F + 1, …)."""
-    return np.stack([np.delete(sums, number, axis=0).sum(axis=0) for number in range(len(sums) - 1)])
+    return np.concatenate([without({"": sums}, number)[""] for number in range(len(sums) - 1)])
 
 
 def precondition_by_core(problem: CGProblem, n: float) -> Preconditioner:

@@ -8,6 +8,7 @@ columns, c targets. Tests: estimators/test_every_method.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -33,6 +34,7 @@ from bigkernel.estimators.fit.method import (
 )
 from bigkernel.estimators.fit.precision import (
     Finer,
+    Whitened,
     exact_errors,
     factor,
     next_precision,
@@ -75,21 +77,19 @@ def fit(method: Method[R, S], columns: BasisChoice | RowChoice, data: Training) 
     return iterated or fit_sums(method, data, basis, choose=columns.dtype == "auto")
 
 
-def fit_sums(
-    method: Method[R, S], data: Training, basis: Columns, *, choose: bool, problem: Problem | None = None
-) -> Fit:
-    """Fit from sums of the rows: those of `problem`, if they are precise enough, else of sweeps.
+def fit_sums(method: Method[R, S], data: Training, basis: Columns, *, choose: bool, sums: Summed | None = None) -> Fit:
+    """Fit from these sums of the rows, if they are precise enough, else from sweeps.
 
     `choose`: the dtype of blocks may be chosen.
     """
     notes: list[str] = []
     # G = BᵀB and C = BᵀY of all rows, and T with TᵀKT = I, K the core of the landmarks
-    sums = sum_in_precision(method, data, basis, notes, choose=choose, problem=problem)
+    sums = sums or sum_in_precision(method, data, basis, notes, choose=choose)
     while True:
         # α and what else folds choose, from sums without each of them
         chosen, unresolved = choose_on_folds(method, sums.problem)
         # (TᵀGT + αI)u = TᵀC, W = Tu, and how far rounding moves the predictions
-        solved = solve(chosen, sums.problem, sums.whitening, sums.diagnostics)
+        solved = solve(chosen, sums.problem, sums.whitening, deepcopy(sums.diagnostics))
         unresolved |= solved.solution.unresolved
         # the same in the next precision, as long as there is one and they would be off
         errors = solved.diagnostics.errors
@@ -98,13 +98,14 @@ def fit_sums(
             break
         try:
             emit(Note(f"{method.name}: {finer}"))
-            sums = sum_in_precision(method, data, finer.basis, more := [str(finer)], choose=choose)
+            white = sums.problem.basis, sums.whitening, sums.diagnostics
+            sums = sum_in_precision(method, data, finer.basis, more := [str(finer)], choose=choose, white=white)
             notes += more
         except PlanTooLargeError as error:
             solved.diagnostics.notes.append(f"{finer.reason}, and {finer.remedy} does not fit in memory: {error}")
             break
     # R with RᵀR = [B, Y]ᵀ[B, Y], where squares lose too much
-    solved, report = refit_by_qr(method, data, solved, sums.report, notes)
+    solved, report = refit_by_qr(method, data, solved, sums, notes)
     # what the method does with a first solution, such as rounds of pseudo-labels, and the warnings of its solve
     fit = method.finish(solved, data, {**report, "swept_again": notes} if report else {})
     # probabilities, from values of f at rows that were held out
@@ -127,29 +128,29 @@ def sum_in_precision(
     notes: list[str],
     *,
     choose: bool,
-    problem: Problem | None = None,
+    white: Whitened | None = None,
     look: bool = True,
 ) -> Summed:
-    """Sum up the rows, unless `problem` has sums, in float64 if a float32 core would lose landmarks.
+    """Sum up the rows, in float64 if a float32 core would lose landmarks; a whitening of the same dtype is reused.
 
     A sweep ends if a `look` at its first rows shows that its precision is not enough; `notes` get the reason.
     """
     # T with TᵀKT = I, which also probes how sums are rounded
-    choose_core = choose and method.whitens and problem is None
-    basis, whitening, diagnostics = whitened(basis, choose=choose_core, solves=method.whitens)
-    if problem is not None:
-        return Summed(problem, whitening, diagnostics, {})
+    if white is None or white[0].dtype != basis.dtype:
+        white = whitened(basis, choose=choose and method.whitens, solves=method.whitens)
+        basis = white[0]
+    _, whitening, diagnostics = white
     judge = judge_of_first_rows(method, basis, whitening, choose=choose) if look else None
     try:
-        summed, report = sum_up(method, data, basis, whitening if basis.probed else None, judge=judge)
-        return Summed(summed, whitening, diagnostics, report)
+        problem, report = sum_up(method, data, basis, whitening if basis.probed else None, judge=judge)
+        return Summed(problem, whitening, diagnostics, report)
     except EndedEarly as early:
         finer = cast(Finer, early.found)
     emit(Note(f"{method.name}: {finer}"))
     try:
-        sums = sum_in_precision(method, data, finer.basis, more := [str(finer)], choose=choose)
+        sums = sum_in_precision(method, data, finer.basis, more := [str(finer)], choose=choose, white=white)
     except PlanTooLargeError:  # to the last row then, and with a warning
-        return sum_in_precision(method, data, basis, notes, choose=choose, look=False)
+        return sum_in_precision(method, data, basis, notes, choose=choose, white=white, look=False)
     notes += more
     return sums
 
@@ -182,7 +183,7 @@ def choose_on_folds(method: Method[R, S], problem: Problem) -> tuple[Method[R, S
 
 
 def refit_by_qr(
-    method: Method[R, S], data: Training, solved: Solved[R, S], report: Report, notes: list[str]
+    method: Method[R, S], data: Training, solved: Solved[R, S], sums: Summed, notes: list[str]
 ) -> tuple[Solved[R, S], Report]:
     """Solve from the R factor of the rows, where moments lose too much and it fits; else return what is given."""
     basis, fits_folds = solved.problem.basis, method.probability  # without a fold there are moments alone
@@ -191,14 +192,13 @@ def refit_by_qr(
         or fits_folds
         or not worth_factoring(solved.diagnostics.errors, basis.width + data.labels.width)
     ):
-        return solved, report
+        return solved, sums.report
     factored = factor(method.name, solved.problem, data, solved.diagnostics, notes)
     if factored is None:
-        return solved, report
+        return solved, sums.report
     problem, report = factored
-    diagnostics = SolveDiagnostics()
     method = resolved(method, solved.solution) if chosen_by_folds(method.alpha) else method
-    return solve(method, problem, diagnostics=diagnostics), report
+    return solve(method, problem, sums.whitening, sums.diagnostics), report
 
 
 # -- continuing a fit --------------------------------------------------------------------------------------------------

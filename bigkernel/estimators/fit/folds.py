@@ -44,21 +44,26 @@ def with_folds(statistic: MomentStatistic) -> MomentStatistic:
     return replace(statistic, folds=HeldOutFolds(1))
 
 
+def join_folds(total: Accumulator, first: int) -> Accumulator:
+    """Return the sums with those of all labelled rows, which begin with the group `first`, as one group."""
+    joined = dict(total)
+    for name in {*SUMS, *PROBED} & set(total):
+        labelled = total[name][first:].sum(axis=0, keepdims=True)
+        joined[name] = np.concatenate([total[name][:first], labelled])
+    return joined
+
+
 def keep_folds(problem: P, rows: Rows, *, semi_supervised: bool, joins: bool) -> P:
     """Keep the sums of each fold beside those of all rows; the first group of semi-supervised methods has no label.
 
     Their landmarks stay in all folds, as do random features. `joins`: see `FoldSums`.
     """
     total, ids, first = problem.statistics, problem.basis.ids, int(semi_supervised)
-    joined = dict(total)
-    for name in {*SUMS, *PROBED} & set(total):
-        labelled = total[name][first:].sum(axis=0, keepdims=True)
-        joined[name] = np.concatenate([total[name][:first], labelled])
     sums = {name: total[name][first:] for name in SUMS}
     count, landmarks = len(sums["n"]), None
     if ids is not None and not semi_supervised:
         landmarks = rows.folds_of(HeldOutFolds(count - 1), ids) % count
-    return replace(problem, statistics=joined, folds=FoldSums(sums, landmarks, joins))
+    return replace(problem, statistics=join_folds(total, first), folds=FoldSums(sums, landmarks, joins))
 
 
 def held_out(problem: P) -> Iterator[tuple[P, P, Array | None]]:
@@ -75,6 +80,7 @@ def held_out(problem: P) -> Iterator[tuple[P, P, Array | None]]:
         if folds.landmarks is None:
             yield *pair, None
             continue
+        # coefficients at landmarks among held-out rows would be nearly undetermined by the other rows
         kept = np.flatnonzero(folds.landmarks != fold)
         kept = kept if len(kept) else np.arange(len(folds.landmarks))  # of one or two landmarks all may be held out
         rest, tested = (of_columns(one, kept, probed=True) for one in pair)
@@ -136,9 +142,11 @@ def choose_by_folds(method: RidgeInCoordinates, problem: Problem) -> Choice:
 def _parts(method: RidgeInCoordinates, problem: Problem) -> Iterator[Part]:
     coordinates = None
     for rest, alone, kept in held_out(problem):
+        # without the landmarks of a fold the core is another one, with a whitening of its own
         if coordinates is None or kept is not None:
             whitening = rest.basis.whitening(solves=method.whitens)
             coordinates = method.coordinates(rest, method.solve_settings().n_components or 0, whitening)
+        # labelled rows are the last group of either
         train = Moments.of(rest.statistics, -1, shift=rest.centre)
         reduced = coordinates.reduce(train)
         test = coordinates.reduce(Moments.of(alone.statistics, 0, shift=alone.centre))

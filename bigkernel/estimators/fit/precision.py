@@ -48,6 +48,7 @@ C = TypeVar("C", bound=Columns)
 P = TypeVar("P", bound=Problem)
 Alpha = float | str | Array  # a number, one for each target, or a rule
 Coefficients = tuple[Array, Array]  # (p, c) and intercepts (c,)
+Whitened = tuple[Columns, Whitening, SolveDiagnostics]  # columns, their whitening, and what it notes
 DRAW = 20  # seed of the perturbations, the same in every process
 SAFE = 2.0  # a single perturbation estimates an error to a factor of about four
 ADVICE = "similar landmarks and weak components; use fewer of either, a narrower kernel or a larger alpha"
