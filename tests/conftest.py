@@ -64,8 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage from now on, but not among the modules of the tests."""
-    gc.collect()
+    """Collect garbage from now on, but not among what the modules of the tests made."""
     gc.freeze()
     gc.enable()
 

@@ -6,15 +6,13 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: expected for name, expected in PROJECT["optional-dependencies"].items() if name not in ("docs", "test")}
-# distributions by the name that is imported
-DISTRIBUTIONS = {name: set(distributions) for name, distributions in packages_distributions().items()}
 
 
 def declared(requirements: list[str]) -> set[str]:
@@ -42,7 +40,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
-def undeclared(path: Path) -> Iterator[str]:
+def undeclared(path: Path, distributions: Mapping[str, list[str]]) -> Iterator[str]:
     name = path.relative_to(ROOT).as_posix()
     base = declared(PROJECT["dependencies"])
     anywhere = base.union(*map(declared, EXTRAS.values()))
@@ -50,12 +48,13 @@ def undeclared(path: Path) -> Iterator[str]:
     statements = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     at_import = {package for node in statements for package in imports(node)}
     for package in sorted(set(imports(tree))):
-        if not (base if package in at_import else anywhere) & set(map(spelt, DISTRIBUTIONS.get(package, {package}))):
+        if not (base if package in at_import else anywhere) & set(map(spelt, distributions.get(package, [package]))):
             yield f"{name}: {package}"
 
 
 def test_every_imported_package_is_declared_and_none_at_import_is_an_extra():
-    missing = [each for path in sorted((ROOT / "bigkernel").rglob("*.py")) for each in undeclared(path)]
+    distributions = packages_distributions()  # by the name that is imported
+    missing = [each for path in sorted((ROOT / "bigkernel").rglob("*.py")) for each in undeclared(path, distributions)]
     assert missing == []
 
 
