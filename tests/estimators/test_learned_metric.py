@@ -24,20 +24,20 @@ from bigkernel.errors import DataError, MissingLabelWarning
 
 @pytest.fixture
 def rows(rng):
-    X = rng.normal(size=(1500, 8)) * 3 + 1
-    return X, np.sin(X[:, 2]) + 0.1 * rng.normal(size=1500)
+    X = rng.normal(size=(600, 8)) * 3 + 1
+    return X, np.sin(X[:, 2]) + 0.1 * rng.normal(size=600)
 
 
 def learner(**settings):
-    return LearnedMetric(**{"n_landmarks": 80, "max_iter": 12, "random_state": 0} | settings)
+    return LearnedMetric(**{"n_landmarks": 40, "max_iter": 6, "random_state": 0} | settings)
 
 
 def test_a_pipeline_predicts_better_with_it_and_is_stored(rows, tmp_path):
     X, y = rows
-    plain = KernelRidge(n_landmarks=100, alpha="gcv", random_state=0).fit(X[:1000], y[:1000])
+    plain = KernelRidge(n_landmarks=100, alpha="gcv", random_state=0).fit(X[:400], y[:400])
     ridge = KernelRidge(Gaussian(sigma=1.0), n_landmarks=100, alpha="gcv", random_state=0)
-    model = make_pipeline(Standardizer(), learner(), ridge).fit(X[:1000], y[:1000])
-    assert model.score(X[1000:], y[1000:]) > 0.95 > 0.8 > plain.score(X[1000:], y[1000:])
+    model = make_pipeline(Standardizer(), learner(), ridge).fit(X[:400], y[:400])
+    assert model.score(X[400:], y[400:]) > 0.95 > 0.8 > plain.score(X[400:], y[400:])
     save_model(model, tmp_path / "model")
     loaded = load_model(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
@@ -84,7 +84,7 @@ def test_the_plain_kernel_is_kept_where_nothing_can_be_learned(constant, rng):
 
 
 def test_classes_by_name_number_and_truth_value_agree(rows):
-    X, y = rows
+    X, y = (values[:300] for values in rows)
     names, numbers, truth = np.where(y > 0, "up", "down"), np.where(y > 0, 7, 3), y > 0
     expected = learner().fit(X, truth).weights_
     for labels in (names, numbers, numbers.tolist(), np.where(y > 0, 1, -1)):
@@ -95,7 +95,7 @@ def test_classes_by_name_number_and_truth_value_agree(rows):
 
 @pytest.mark.parametrize("missing", [np.nan, -1], ids=["numbers", "classes"])
 def test_rows_without_a_target_are_left_out(missing, rows):
-    X, y = rows
+    X, y = (values[:300] for values in rows)
     y = y if np.isnan(missing) else np.digitize(y, [-0.5, 0.5])
     some = np.arange(len(y)) % 3 > 0
     garbled = np.where(some[:, None], X, 1e6)
