@@ -101,7 +101,7 @@ SCORES = {
     ],
 )
 def test_scores_of_a_search_use_sample_weights_but_no_class_weights(name, weights, weight):
-    model, y, cv, semi = clone(MODELS[name]), CODES.copy(), KFold(3), name in ("sssl", "xnv", "artl")
+    model, y, cv, semi = clone(MODELS[name]), CODES.copy(), KFold(2), name in ("sssl", "xnv", "artl")
     y[::4], tolerance = -1 if semi else y[::4], 1e-4 if "gradients" in name else 1e-8
     known, w = np.flatnonzero(y != -1), np.ones(N) if weight is None else weight
     grid = {"class_weight": weights, "alpha": [0.1, 10.0], "kernel__sigma": [1.5, 1.2]}

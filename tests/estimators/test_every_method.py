@@ -68,6 +68,7 @@ JOBS = ["krr sampled", "krr fourier", "calibrated", "logistic", "artl"]
 JOBS += [
     pytest.param(name, marks=pytest.mark.slow) for name in ("krr cg", "graph", "xnv classes", "dica", "jda", "ridge")
 ]
+LESS = {"logistic": {"tol": 1e-2}}  # a few iterations have all kinds of sweeps
 every_method = pytest.mark.parametrize("name", METHODS)
 # each method with two kinds of input, each kind with several methods; the other pairs are slow
 PAIRS = [
@@ -164,7 +165,7 @@ def test_threads_a_run_and_its_resumption_give_the_bits_of_the_serial_executor(b
         ("serial", {"run": run, "resume": True}),
     ):
         with bk.executing(executor, **how):
-            models.append(fit(name, rows))
+            models.append(fit(name, rows, **LESS.get(name, {})))
     assert len({bits(model) for model in models}) == 1
     sweep = models[-1].fit_report()["sweep"]
     assert sweep["resumed_segments"] >= sweep["segments"] > 1
@@ -176,9 +177,9 @@ def test_threads_a_run_and_its_resumption_give_the_bits_of_the_serial_executor(b
 def test_a_cluster_gives_the_bits_of_this_process(build, name, client):
     rows, *_ = build("corpus", METHODS[name][1], WEIGHT)
     with bk.executing(client):
-        there = fit(name, rows)
+        there = fit(name, rows, **LESS.get(name, {}))
     assert there.fit_report()["sweep"]["executor"] == "dask"
-    assert bits(there) == bits(fit(name, rows))
+    assert bits(there) == bits(fit(name, rows, **LESS.get(name, {})))
 
 
 @pytest.mark.parametrize("name", [name for name in STREAMED if name not in ("calibrated", "logistic", "krr cg")])

@@ -11,6 +11,7 @@ import pytest
 import xarray
 from distributed import Client
 from numpy.testing import assert_allclose, assert_array_equal
+from probes import local_cluster
 
 from bigkernel import (
     SSSL,
@@ -112,9 +113,9 @@ SHUFFLED = (
 
 
 def test_a_shuffled_frame_is_fitted_while_a_client_is_connected():
-    frame = dd.from_pandas(FRAME[[*"abc", "y"]], npartitions=3)
+    frame = dd.from_pandas(FRAME[[*"abc", "y"]], npartitions=2)
     expected = KernelRidge("rbf", landmarks=X[:12]).fit(X, y).predict(X)
-    with Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0"):
+    with local_cluster(1, processes=False) as cluster, Client(cluster):
         for shuffled in SHUFFLED:
             fitted = KernelRidge("rbf", landmarks=X[:12]).fit(shuffled(frame)[list("abc")], shuffled(frame)["y"])
             assert_allclose(fitted.predict(FRAME[list("abc")]), expected, atol=1e-8)

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import dask
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -149,7 +150,7 @@ def test_a_job_without_a_journal_is_at_work_whatever_became_of_the_one_before(st
 
 
 def test_no_sweep_and_no_attempt_is_forgotten(tmp_path, copy):
-    with executing("serial", run=tmp_path / "run"):
+    with executing("serial", run=tmp_path / "run"), dask.config.set({"bigkernel.min-segments": 1}):
         for _ in range(14):
             sweep(as_rows(X), FeatureSums(IdentityMap(np.zeros(4))), what="means")
     assert len(gather(tmp_path / "run")["jobs"][0]["sweeps"]) == 14

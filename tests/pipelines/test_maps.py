@@ -9,7 +9,7 @@ from pipelines import maps
 
 LAT, LON = np.linspace(-87, 87, 30), np.arange(0.0, 360, 9)
 HEIGHT = np.cos(np.deg2rad(LAT))[:, None] * (1 + np.sin(np.deg2rad(2 * LON)))
-SMALL = ("--rows", 300, "--landmarks", 40, "--leaves", 2)
+SMALL = ("--rows", 200, "--landmarks", 30, "--leaves", 2)
 
 
 def give(monkeypatch, target):
@@ -26,7 +26,7 @@ def test_a_map_is_compared_at_cells_without_data(name, tmp_path, monkeypatch):
     give(monkeypatch, np.where(HEIGHT > 1.9, np.nan, HEIGHT))
     results = results_of("maps", name, *SMALL, "--out", tmp_path)
     everywhere, there, local, process = results["maps"]
-    assert everywhere["cells"] == there["cells"] == local["cells"] == int((HEIGHT <= 1.9).sum()) - 300
+    assert everywhere["cells"] == there["cells"] == local["cells"] == int((HEIGHT <= 1.9).sum()) - 200
     assert max(one["error"] for one in results["maps"]) < 0.1
     assert 0.7 < everywhere["cover"] <= 1
     assert 0.7 < process["cover"] <= 1

@@ -13,7 +13,7 @@ from pipelines import tables
 def test_small_tables_compare_all_methods(tmp_path, monkeypatch, names):
     monkeypatch.setattr(tables, "find_spec", lambda name: None)
     monkeypatch.setattr(tables, "OWN", names)
-    results = results_of("tables", "small", "--landmarks", 60, "--out", tmp_path)
+    results = results_of("tables", "small", "--landmarks", 30, "--out", tmp_path)
     methods = {line["method"] for line in results["tables"]}
     assert methods == {"one kernel", "metric", "metric, leaves", "HistGradientBoosting"}
     assert {line["table"] for line in results["tables"]} == set(names)
@@ -25,11 +25,11 @@ def test_small_tables_compare_all_methods(tmp_path, monkeypatch, names):
 
 def test_regressions_begin_with_a_trend(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(600, 3))
+    X = rng.normal(size=(300, 3))
     monkeypatch.setattr(tables, "find_spec", lambda name: None)
     monkeypatch.setattr(tables, "flights", lambda name: (X, 20 * X[:, 0] + np.sin(3 * X[:, 1])))
-    call("tables", "air_time", "--landmarks", 60, "--leaves", 2, "--out", tmp_path / "wide")
-    results = results_of("tables", "air_time", "--landmarks", 60, "--leaves", 2, "--out", tmp_path)
+    call("tables", "air_time", "--landmarks", 40, "--leaves", 2, "--out", tmp_path / "wide")
+    results = results_of("tables", "air_time", "--landmarks", 40, "--leaves", 2, "--out", tmp_path)
     errors = {line["method"]: line["error"] for line in results["tables"]}
     assert errors["metric"] < 0.8 * errors["one kernel"] < 0.8
 
