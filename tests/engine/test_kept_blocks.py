@@ -107,7 +107,7 @@ def test_announced_memory_has_the_blocks_and_an_error_releases_them(small_steps)
     assert [swept.report()["kept_bytes"] for swept in planned] == [0, HALF // 2, 4 * N * M]
 
 
-def test_workers_keep_blocks_and_lost_ones_change_no_bit(cluster, make_corpus, small_steps):
+def test_workers_keep_blocks_and_a_lost_one_changes_no_bit(cluster, make_corpus, small_steps):
     corpus, killed, sweeps = make_corpus(X, y=y, chunk_rows=64), [], []
 
     def held_bytes():  # here, as workers would load the libraries of this module for a function of it
@@ -116,12 +116,11 @@ def test_workers_keep_blocks_and_lost_ones_change_no_bit(cluster, make_corpus, s
         return BLOCKS.held_bytes()
 
     def kill(event):
-        """Kill a worker in the fifth sweep, and all in the sixth."""
+        """Kill one of the workers in the fifth sweep."""
         sweeps.extend([event] * isinstance(event, SweepStarted))
-        if isinstance(event, SegmentDone) and len(killed) == len(sweeps) - 5:
-            killed.append([*client.run(os.getpid).values()][: 1 if len(sweeps) == 5 else None])
-            for pid in killed[-1]:
-                os.kill(pid, signal.SIGKILL)
+        if isinstance(event, SegmentDone) and len(sweeps) == 5 and not killed:
+            killed.append(min(client.run(os.getpid).values()))
+            os.kill(killed[0], signal.SIGKILL)
         if isinstance(event, SweepEnded) and len(sweeps) == 4:
             held.update(client.run(held_bytes))
 
@@ -131,7 +130,8 @@ def test_workers_keep_blocks_and_lost_ones_change_no_bit(cluster, make_corpus, s
         warnings.simplefilter("ignore")
         actual = ridge.fit(corpus).dual_coef_
         assert sum(client.run(held_bytes).values()) == 0
-    assert [len(pids) for pids in killed][:2] in ([1, 1], [1, 2])  # one may not be back yet
+    assert len(killed) == 1
+    assert len(sweeps) > 5
     assert sum(held.values()) > 7 * N * M
     assert min(held.values()) > 2 * N * M  # both have a good share
     with dask.config.set({"bigkernel.block-cache": 0}), executing("serial"):

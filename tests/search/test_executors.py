@@ -31,7 +31,7 @@ HIDDEN = np.where(np.arange(N) % 3, y, np.nan)
 GRID = {"kernel": [bk.Gaussian(1.0), bk.Matern(2.0), bk.Gaussian(3.0), bk.Laplacian(0.4)], "alpha": [0.01, 1.0]}
 ROUNDS = {"kernel": [bk.Gaussian(1.0), bk.Laplacian(0.4)], "alpha": [0.01, 1.0]}  # each is swept for in every round
 SEARCHES = {
-    "numbers": (bk.KernelRidge(landmarks=Z, fit_intercept=True), {"param_grid": GRID, "scoring": "r2", "cv": 4}, y),
+    "numbers": (bk.KernelRidge(landmarks=Z, fit_intercept=True), {"param_grid": GRID, "scoring": "r2", "cv": 2}, y),
     "classes, domains": (
         bk.KernelRidgeClassifier(landmarks=Z),
         {"param_grid": GRID, "scoring": ["accuracy", "neg_log_loss"], "cv": "domains", "refit": "accuracy"},
@@ -42,7 +42,7 @@ SEARCHES = {
         {"param_grid": ROUNDS, "scoring": ["accuracy", "neg_mean_squared_error"], "cv": 2, "refit": "accuracy"},
         PARTLY,
     ),
-    "semi-supervised": (bk.SSSL(landmarks=Z, n_components=5), {"param_grid": GRID, "cv": 3}, HIDDEN),
+    "semi-supervised": (bk.SSSL(landmarks=Z, n_components=5), {"param_grid": GRID, "cv": 2}, HIDDEN),
 }
 every_search = pytest.mark.parametrize("model, options, target", SEARCHES.values(), ids=SEARCHES)
 
