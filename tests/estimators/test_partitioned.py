@@ -164,7 +164,7 @@ def test_every_executor_gives_the_same_bits_and_predicts_in_its_tasks(client, fe
     X, y = few
     corpus = write_corpus(tmp_path / "corpus", X, y, chunk_rows=50)
     ridge = KernelRidge(Matern(sigma=1.0, nu=0.5), n_landmarks=12, alpha="cv", random_state=0)
-    leaf = make_pipeline(LearnedMetric(Matern(nu=0.5), n_landmarks=10, max_iter=1), ridge)
+    leaf = make_pipeline(LearnedMetric(Matern(nu=0.5), method="gradient", n_landmarks=10, max_iter=1), ridge)
     model = make_pipeline(Standardizer(), PartitionedRegressor(leaf, 2, random_state=0))
     with executing("serial"):
         expected = clone(model).fit(corpus)
@@ -429,7 +429,9 @@ def test_forged_trees_are_refused(array, shape, few, tmp_path):
 def test_a_run_resumes_at_the_leaf_where_it_stopped_with_the_same_bits(few, tmp_path, monkeypatch):
     X, y = few
     corpus = write_corpus(tmp_path / "corpus", X, y)
-    model = PartitionedRegressor(make_pipeline(LearnedMetric(n_landmarks=10, max_iter=1), RIDGE), 6, random_state=0)
+    model = PartitionedRegressor(
+        make_pipeline(LearnedMetric(method="gradient", n_landmarks=10, max_iter=1), RIDGE), 6, random_state=0
+    )
     blocks, fitted, fit, update = [], [], KernelRidge.fit, MomentStatistic.update
     monkeypatch.setattr(MomentStatistic, "update", lambda *args: (blocks.append(1), update(*args))[1])
     with executing(run=tmp_path / "whole"):

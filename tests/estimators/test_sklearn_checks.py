@@ -36,7 +36,7 @@ VARIANTS = [
     bigkernel.Rescaler(2.0),
     bigkernel.UnitNormalizer(),
     bigkernel.TableEncoder(),
-    bigkernel.LearnedMetric(n_landmarks=20, max_iter=3, random_state=0),
+    bigkernel.LearnedMetric(method="gradient", n_landmarks=8, max_iter=1, random_state=0),
     bigkernel.PartitionedRegressor(bigkernel.KernelRidge(alpha=0.1), 2, random_state=0),
     bigkernel.PartitionedClassifier(None, 2, random_state=0),
     bigkernel.ResidualRegressor([("trend", bigkernel.Ridge()), ("kernel", bigkernel.KernelRidge())]),

@@ -188,7 +188,7 @@ def test_turned_columns_are_points_of_circles_and_spheres():
 def test_leaves_metrics_searches_and_domains_take_grids(tmp_path):
     sea = SEA.chunk(CHUNKS).map(lambda one: (one - one.mean()) / one.std())
     leaves = bk.PartitionedRegressor(clone(RIDGE), 2, posterior=True, random_state=0)
-    metric = bk.LearnedMetric(n_landmarks=20, max_iter=1, random_state=0)
+    metric = bk.LearnedMetric(method="gradient", n_landmarks=20, max_iter=2, random_state=0)
     model = make_pipeline(metric, leaves).fit(sea, GIVEN)
     predicted = model.predict(sea, return_std=True)
     assert list(predicted.data_vars) == ["chl", "chl_std"]
