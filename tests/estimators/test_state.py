@@ -35,7 +35,7 @@ FITS = {
     "krr of random features": (bigkernel.KernelRidge(landmarks="fourier", **SAMPLED), (Y,)),
     "classifier": (bigkernel.KernelRidgeClassifier("laplacian", **SAMPLED), (LABELS,)),
     "logistic": (bigkernel.KernelLogisticClassifier(bigkernel.Gaussian(1.4), **SAMPLED), (LABELS,)),
-    "metric": (bigkernel.LearnedMetric(n_landmarks=12, random_state=0), (Y,)),
+    "metric": (bigkernel.LearnedMetric(method="gradient", n_landmarks=12, random_state=0), (Y,)),
     "leaves": (bigkernel.PartitionedRegressor(n_leaves=2, random_state=0), (Y,)),
     "leaves of classes": (bigkernel.PartitionedClassifier(n_leaves=2, random_state=0), (LABELS,)),
     "stages": (bigkernel.ResidualRegressor([("krr", bigkernel.KernelRidge(**SAMPLED))]), (Y,)),

@@ -268,7 +268,7 @@ FITS = {
     "every row": bk.KernelRidge(n_landmarks=None, alpha=1.0),
     "semi-supervised": bk.SSSL(n_landmarks=20, n_components=5, random_state=0),
     "a metric": make_pipeline(
-        bk.LearnedMetric(n_landmarks=20, max_iter=2, random_state=0), bk.KernelRidge(**LANDMARKS)
+        bk.LearnedMetric(method="gradient", n_landmarks=20, max_iter=2, random_state=0), bk.KernelRidge(**LANDMARKS)
     ),
 }
 
