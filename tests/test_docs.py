@@ -81,8 +81,9 @@ def test_every_method_has_a_docstring_or_inherits_one():
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # half a minute on a quiet machine
 def test_the_blocks_of_every_page_run_in_order(tmp_path):
-    driver = [sys.executable, page_blocks.__file__, *map(str, PAGES)]
-    done = subprocess.run(driver, stdout=subprocess.PIPE, cwd=tmp_path, timeout=580, check=True)
+    pages = [str(page) for page in PAGES if page.name != "README.md"]  # .ci/wheel.sh runs it from an empty environment
+    driver = [sys.executable, page_blocks.__file__, *pages]
+    done = subprocess.run(driver, stdout=subprocess.PIPE, cwd=tmp_path, timeout=580, check=False)
     assert [f"{page}: {problem}" for page, problem in json.loads(done.stdout).items() if problem] == []
 
 

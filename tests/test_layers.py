@@ -261,7 +261,7 @@ def test_the_package_has_few_other_entries():
 
 
 def test_the_repository_has_no_other_entries():
-    pages = {"README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md"}
+    pages = {"README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", "CITATION.cff", "changes"}
     named = {"pyproject.toml", "bigkernel", "pipelines", "tests", "cluster", "docs"} | pages
     ignored = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().split()]
     entries = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}

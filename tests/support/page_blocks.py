@@ -1,5 +1,6 @@
 """The code blocks of Markdown pages, and a driver that runs them: `python page_blocks.py PAGE…` prints one JSON object.
 
+It ends with 1 if a block failed.
 The blocks of a page run in order, in one namespace and one empty directory. `python` blocks are executed as they
 stand (those of README.md as a file each, in a process of its own). The lines of `sh` blocks are commands of
 `bigkernel`, called in this process. A comment `<!-- not run: REASON -->` just above a block leaves it out.
@@ -94,4 +95,6 @@ def run_page(page):
 if __name__ == "__main__":
     sys.stdout, answer = sys.stderr, sys.stdout
     pages = [Path(name).resolve() for name in sys.argv[1:]]
-    json.dump({str(page): run_page(page) for page in pages}, answer)
+    problems = {str(page): run_page(page) for page in pages}
+    json.dump(problems, answer)
+    sys.exit(any(problems.values()))
