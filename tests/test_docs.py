@@ -19,7 +19,7 @@ import pytest
 import bigkernel
 
 ROOT = Path(__file__).parents[1]
-TOP_PAGES = [ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md")]
+TOP_PAGES = [ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md")]
 PAGES = [*TOP_PAGES, *sorted((ROOT / "docs").rglob("*.md"))]
 
 MODULES = sorted({"bigkernel", *(module.name for module in pkgutil.walk_packages(bigkernel.__path__, "bigkernel."))})
@@ -107,3 +107,18 @@ def test_links_of_pages_outside_the_documentation_exist(page):
 def test_the_reference_lists_every_public_name():
     listed = re.findall(r"^   (\w+)$", (ROOT / "docs" / "api" / "index.md").read_text(encoding="utf-8"), re.M)
     assert sorted(listed) == sorted(bigkernel.__all__)
+
+
+def test_the_figures_of_the_readme_are_those_of_the_pages_with_their_commands():
+    pages = "".join(
+        (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("benchmarks.md", "choosing-features.md")
+    )
+    pages = pages.replace("`bench ", "`python -m pipelines bench ")  # as benchmarks.md writes it
+    table = re.search(r"^\| two cores .*?\n\n", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)[0]
+    lines = table.strip().splitlines()[2:]
+    assert len(lines) == 3
+    for line in lines:
+        *cells, command = line.strip("| ").split(" | ")
+        figures = re.findall(r"\d[\d,.]*\d|\d+", " ".join(cells))
+        assert [figure for figure in figures if not re.search(rf"(?<![\d,.]){figure}(?![\d])", pages)] == []
+        assert command.strip("`") in pages
