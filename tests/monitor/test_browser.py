@@ -129,6 +129,9 @@ def test_the_page_is_light_or_dark_as_the_system_is_and_remembers_the_switch(tab
     for dark, theme_name in ((True, "dark"), (False, "light")):
         tab.open(page_of(scheduler), dark=dark)
         tab.until(f"!document.getElementById('map').hidden && {theme} == {theme_name!r}")
+    hints = tab.evaluate("[...document.querySelectorAll('#stages g')].map((line) => line.firstChild.textContent)")
+    assert len(hints) == 5
+    assert "kernel values from them" in hints
     tab.evaluate("document.getElementById('theme').click()")
     assert tab.evaluate(theme) == "dark"
     tab.open(page_of(scheduler), dark=False)

@@ -341,20 +341,41 @@ function rates(sweep) {
   return [...head, chart];
 }
 
+const STAGES = {
+  landmarks: "rows are chosen as landmarks",
+  core: "kernel values between landmarks, and their factor",
+  preconditioner: "an approximate inverse for conjugate gradients",
+  read: "chunks of rows are read",
+  convert: "rows become floating-point numbers, and row maps are applied",
+  block: "distances or products of rows and landmarks",
+  exp: "kernel values from them",
+  gram: "products of kernel values of landmarks, summed over rows",
+  product: "kernel values times vectors, for conjugate gradients",
+  predict: "kernel values times coefficients",
+  add: "sums with the targets, and of one part to the next",
+  write: "predictions are written",
+  publish: "sums of segments are written to the run directory",
+  merge: "sums of segments are added",
+  solve: "coefficients from the sums, in the driver",
+};
+
 function stages(job, sweep) {
   const totals = { ...sweep?.stage_seconds };
   for (const [name, seconds] of Object.entries(job.stage_seconds)) totals[name] = (totals[name] ?? 0) + seconds;
   const entries = Object.entries(totals).filter(([, seconds]) => seconds > 0).sort((a, b) => b[1] - a[1]);
   const total = sum(entries.map(([, seconds]) => seconds)), width = at("stages").clientWidth - 34, room = 96,
     tail = 124;
-  const nodes = entries.flatMap(([name, seconds], i) => {
+  const nodes = entries.map(([name, seconds], i) => {
     const long = ((width - room - tail) * seconds) / entries[0][1], y = 24 * i;
     const role = colour(`stage-${name}`) ? `stage-${name}` : "stage-other";
-    return [svg("text", { x: room - 8, y: y + 14, "text-anchor": "end", class: "value" }, name.slice(0, 14)),
+    const line = svg("g", {});
+    line.append(svg("title", {}, STAGES[name] ?? name),
+      svg("text", { x: room - 8, y: y + 14, "text-anchor": "end", class: "value" }, name.slice(0, 14)),
       svg("rect", { x: room, y: y + 2, width: Math.max(1, long), height: 16, fill: `var(--${role})` }),
-      svg("text", { x: room + long + 6, y: y + 14 }, `${duration(seconds)} (${percent(seconds, total)})`)];
+      svg("text", { x: room + long + 6, y: y + 14 }, `${duration(seconds)} (${percent(seconds, total)})`));
+    return line;
   });
-  return [text("h2", "Time per stage"), note("summed over workers; the driver's time is counted once"),
+  return [text("h2", "Time per stage"), note("summed over workers; the driver's time is counted once; hints say what a stage is"),
     drawing("stages", 24 * entries.length + 4, "seconds by stage", ...nodes)];
 }
 
