@@ -528,7 +528,7 @@ def _few(X: Array, count: int, rng: np.random.RandomState) -> tuple[Array, Array
     """Find centres (m, d) by scikit-learn, and the number of rows nearest to each (m,).
 
     The first ones are chosen among a few rows a centre, as that takes n·m·d operations one centre after another.
-    To choose them among all rows, and to move all of them to the end, is not more accurate (D86 of DESIGN).
+    To choose them among all rows, and to move all of them to the end, is not more accurate (D35 of DESIGN).
     """
     from sklearn.cluster import KMeans, kmeans_plusplus  # a third of scikit-learn, which other choices do not need
 
