@@ -148,9 +148,8 @@ def ingest(
     notes = _notes(opened, made, figures) + _notes_of_ids(made, check)
     figures |= {"notes": notes} if as_json else {}
     show({**figures, "seconds": time.perf_counter() - start}, as_json=as_json, title=corpus)
-    if not as_json:
-        for note in notes:
-            say(note)
+    for note in () if as_json else notes:
+        say(note)
 
 
 def _encoding(sources: tuple[str, ...], encode_as: str | None, reading: dict[str, Any]) -> TableEncoding:
