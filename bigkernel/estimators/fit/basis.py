@@ -541,8 +541,10 @@ def _few(X: Array, count: int, rng: np.random.RandomState) -> tuple[Array, Array
     some = points[draws.uniform(len(points), min(len(points), max(SEED_LEAST, SEED_ROWS * count)), rng)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different rows than centres: see the note
+        # the best of several trials is far out where rows are few a centre
+        trials = None if len(some) >= ROWS_PER_LANDMARK * count else 1
         with one_thread():  # two threads of BLAS wait for each other in thin products
-            first, _ = kmeans_plusplus(some, count, random_state=rng)
+            first, _ = kmeans_plusplus(some, count, n_local_trials=trials, random_state=rng)
         model = KMeans(count, init=first, n_init=1, max_iter=LLOYD_STEPS, random_state=rng).fit(points)
     return (model.cluster_centers_ + mean) / unit, np.bincount(model.labels_, minlength=count)
 
