@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}
 _FORMATS = "\n".join(f"  {name:<8} {text}" for name, text in FORMATS.items())
 _EPILOG = f"""\b
-Formats (auto: by the first bytes, then by the name; text may be gzip, bzip2, xz, zstd or zip):
+Formats (auto: by the first bytes, then by the name; text may be compressed):
 {_FORMATS}
 
 \b

@@ -297,12 +297,12 @@ def _run_in_threads(work: RunningSweep, threads: int) -> None:
             done = [future.result() for future in ended]  # after a failure no more are begun
             del ended
     except BaseException as error:
+        seconds = patience(error, work.spec.config.grace_seconds)
         if work.task.run is None or isinstance(error, EndedEarly):
-            stop.set()
-        if work.task.run is not None or isinstance(error, EndedEarly):  # running segments are published in a run
-            seconds = patience(error, work.spec.config.grace_seconds)
+            stop.set()  # after their chunk
+        else:  # running segments are still published there
             tell_waiting(error, len(running), seconds)
-            wait(running, timeout=seconds)
+        wait(running, timeout=seconds)
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()

@@ -171,8 +171,9 @@ def test_help_names_every_option(run, command):
         return
     if command == "ingest":
         assert all(f"{name:<8} {description}\n" in result.stdout for name, description in FORMATS.items())
-    for parameter in main.commands[command].params:
-        name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
+    for parameter in main.get_command(None, command).params:
+        argument = parameter.metavar or parameter.name.upper()
+        name = parameter.opts[0] if parameter.param_type_name == "option" else argument.rstrip(".")
         assert name in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
 

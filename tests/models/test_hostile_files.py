@@ -161,7 +161,7 @@ FORGED = {
     "infinite landmarks": ("classifier", number(LANDMARKS, np.inf), "finite"),
     "a hundred thousand fields": ("classifier", many, "."),
     "moments of other columns": ("classifier", reshaped("model.statistics.G", 1, M * M, 1), "statistics G"),
-    "moments of other targets": ("classifier", reshaped("model.statistics.C", 1, 3, M), "statistics C|other targets"),
+    "moments of other targets": ("classifier", reshaped("model.statistics.C", 1, 3, M), "statistics [Ct]"),
     "no moments": ("classifier", put(*FIT, "statistics", "table", {}), "rows"),
     "number for a bool": ("regressor", put(*SOLUTION, "with_intercept", 1), "with_intercept: expected bool"),
     "targets in one column": ("exact", put(*INPUTS, "flat", True), "unexpected type"),

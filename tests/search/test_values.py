@@ -13,7 +13,7 @@ from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, Laplacian, R
 from bigkernel.config import settings
 from bigkernel.events.job import SweepStarted, observe
 from bigkernel.kernels.feature_maps import UFUNC_BYTES
-from bigkernel.search import judging
+from bigkernel.search import sweeps
 
 rng = np.random.default_rng(1950)
 N = 150
@@ -78,7 +78,7 @@ def test_one_sweep_serves_all_and_the_bits_are_those_of_any_executor_and_memory(
     assert digests[0] == digests[1]
     assert digests[2] == digests[3]
     started.clear()
-    monkeypatch.setattr(judging, "limit_bytes", lambda rows: settings().worker_base_bytes + UFUNC_BYTES + 70_000)
+    monkeypatch.setattr(sweeps, "limit_bytes", lambda rows: settings().worker_base_bytes + UFUNC_BYTES + 70_000)
     with observe(lambda event: started.append(event.what) if isinstance(event, SweepStarted) else None):
         assert search() == digests[0]
     assert started.count("values") > 2

@@ -46,7 +46,7 @@ from bigkernel.estimators.inputs.checks import require_exact, warn_of_scales
 from bigkernel.estimators.inputs.read import near_mean
 from bigkernel.events.job import spent
 from bigkernel.kernels import landmarks as draws
-from bigkernel.kernels.algebra import Kernel, exact_unit
+from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import FeatureMap, LandmarkFamily, LandmarkMap, centre_of
 from bigkernel.kernels.given import Precomputed
 from bigkernel.kernels.landmarks import Ids
@@ -532,9 +532,9 @@ def _few(X: Array, count: int, rng: np.random.RandomState) -> tuple[Array, Array
     """
     from sklearn.cluster import KMeans, kmeans_plusplus  # a third of scikit-learn, which other choices do not need
 
-    # in float32 about the mean, in a unit in which squares of distances are in range
-    largest = float(np.abs(X).max(initial=0.0))
-    unit = exact_unit(1 / largest, np.float64) if largest else 1.0
+    # in float32 about the mean, in units of a power of two near the largest value, as squares of others may overflow
+    exponent = -int(np.frexp(np.abs(X).max(initial=0.0))[1])
+    unit = float(np.ldexp(1.0, min(max(exponent, -1022), 1022)))
     points = X * unit
     mean = points.mean(axis=0)
     points = (points - mean).astype(np.float32)
