@@ -15,7 +15,7 @@ import numpy as np
 from bigkernel.arrays import Array
 from bigkernel.data import zarr_arrays
 from bigkernel.data.atomic_write import require_free
-from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
 from bigkernel.data.fingerprint import fingerprint
 from bigkernel.data.ingest import ingest
 from bigkernel.data.readers import open_source
@@ -102,8 +102,9 @@ def deform(
     require_free(target.parent, n_rows * (images[0].size + 16), "the corpus")
     info = replace(originals.info, name="deformed digits", source=_source_of_copies(originals, seed, variation))
     kinds = {name: values.dtype for name, values in columns.items()}
+    size, chunk_rows = images[0].size, chunk_rows_for(images[0].size, 1, n_rows)  # as many chunks for each worker
     writer = CorpusWriter(
-        target, n_features=images[0].size, dtype=np.uint8, columns=kinds, info=info, overwrite=overwrite
+        target, n_features=size, dtype=np.uint8, columns=kinds, info=info, chunk_rows=chunk_rows, overwrite=overwrite
     )
     done = 0
     with bar("deform", enabled=not quiet) as update, writer:
