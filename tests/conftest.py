@@ -88,6 +88,13 @@ def small_steps() -> Iterator[None]:
 
 
 @pytest.fixture
+def five_rows_a_segment() -> Iterator[None]:
+    """Make a segment of each chunk of five rows."""
+    with dask.config.set({"bigkernel.segment-rows": 5, "bigkernel.min-segments": 1}):
+        yield
+
+
+@pytest.fixture
 def make_corpus(tmp_path: Path) -> Callable[..., Corpus]:
     """Return a function that writes rows and columns as a corpus and opens it."""
 

@@ -264,12 +264,14 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
 
 
 def chunk_rows_for(n_features: int, itemsize: int, n_rows: int | None = None) -> int:
-    """Return the rows of a chunk: about `bigkernel.chunk-bytes`; with `n_rows` known, chunks divide them evenly.
+    """Return the rows of a chunk: about `bigkernel.chunk-bytes`, and at most a segment of a sweep.
+
+    With `n_rows` known, chunks divide them evenly.
 
     An even number of chunks for each of the plan's segments keeps the workers equally busy to the end.
     """
     config = settings()
-    rows = max(1, int(config.chunk_bytes // max(1, n_features * itemsize)))
+    rows = max(1, min(config.segment_rows, int(config.chunk_bytes // max(1, n_features * itemsize))))
     if n_rows is None or n_rows <= rows // 2:
         return max(1, min(rows, n_rows or rows))
     unit = config.min_segments

@@ -25,7 +25,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice, product
 from pathlib import Path
@@ -38,7 +38,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.storage import LocalStore, StorePath
 
 from bigkernel.config import settings
-from bigkernel.data.atomic_write import remove_at_once, replace_place, scratch_path, sync, writing
+from bigkernel.data.atomic_write import replace_place, scratch_path, sync, writing
 from bigkernel.data.visible import log_of
 from bigkernel.errors import BigKernelError, ChunkCorruptError, ChunkMissingError, DataError
 
@@ -650,6 +650,14 @@ def publishing(
                 replace_place(scratch, target)
         except BaseException:
             if not keep:
-                with suppress(OSError):
-                    remove_at_once(scratch)
+                _remove(scratch)
             raise
+
+
+def _remove(scratch: Path) -> None:
+    """Remove a directory in its place: an interrupted task, of a worker too, may still add a file to it."""
+    for _ in range(10):
+        shutil.rmtree(scratch, ignore_errors=True)
+        time.sleep(0.01)
+        if not scratch.exists():
+            return

@@ -341,8 +341,8 @@ def bundle_segments(schedule: Schedule, most: int) -> list[Subtree]:
     for merge in schedule.merges:
         node, left, right = merge
         first, stop = schedule.covers[node]
-        open_ = not schedule.is_done(node) and not schedule.awaits_look(node)
-        if stop - first <= most and left in subtrees and right in subtrees and open_:
+        due = not schedule.is_done(node) and not schedule.awaits_look(node)
+        if due and stop - first <= most and left in subtrees and right in subtrees:
             a, b = subtrees.pop(left), subtrees.pop(right)
             subtrees[node] = Subtree(node, (*a.segments, *b.segments), (*a.merges, *b.merges, merge))
     return sorted(subtrees.values(), key=lambda subtree: subtree.segments[0].index)

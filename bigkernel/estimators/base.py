@@ -368,7 +368,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         method = self._method()
         # sums of folds need their own sweep
         if problem is None or holds_out(method):
-            sums = fitting.sum_in_precision(method, data, white[0], [], choose=False, white=white)
+            sums = fitting.sum_in_precision(method, data, white[0], choose=False, white=white)
         else:
             sums = fitting.Summed(method.check(problem, data.rows.name), *white[1:], {})
         choose = self._columns().dtype == "auto"

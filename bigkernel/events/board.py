@@ -188,8 +188,8 @@ class Board:
             if job.search is not None:
                 job.search.add(sweep, now)
                 job.search.ended += 1
-            how = f"ended early in {sweep.elapsed(now):,.1f} s: {sweep.early}" if sweep.early else ""
-            job.note("end", f"{sweep.what}: {sweep.error or how or f'done in {sweep.elapsed(now):,.1f} s'}", now)
+            how = f"ended early ({sweep.early})" if sweep.early else "done"
+            job.note("end", f"{sweep.what}: {sweep.error or f'{how} in {sweep.elapsed(now):,.1f} s'}", now)
             ended = [token for token, other in job.sweeps.items() if other.ended is not None]
             for token in ended[:-ENDED_SWEEPS] if self._bounded else ():
                 del job.sweeps[token], self._sweeps[token]

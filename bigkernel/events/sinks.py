@@ -188,6 +188,7 @@ class _Post:
                 except (TimeoutError, OSError):  # a slow scheduler; if it is lost, the job notices that itself
                     with self._lock:
                         self._messages = [*messages, *self._messages][-_MOST_KEPT:]
+                    self._hurry.clear()  # the next attempt waits, also while a flush does
                 del client
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._hurry.wait(), _EVERY_SECONDS)

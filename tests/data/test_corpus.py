@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from bigkernel import config
 from bigkernel.data import zarr_arrays
 from bigkernel.data.check import check_chunks, walk
 from bigkernel.data.corpus import CorpusInfo, CorpusWriter, chunk_rows_for, open_corpus
@@ -239,6 +240,7 @@ def test_chunks_are_checked_concurrently_and_reported_in_order(path, monkeypatch
 # ---------------------------------------------------------------- the size of a chunk
 
 
+@example(n_features=1, itemsize=1, n_rows=None, chunk_bytes=2**24, unit=4)
 @example(n_features=1, itemsize=1, n_rows=2048, chunk_bytes=1024, unit=1)
 @given(
     n_features=st.integers(1, 5000),
@@ -252,5 +254,6 @@ def test_a_chunk_has_at_least_a_row_and_at_most_its_bytes(n_features, itemsize, 
         rows = chunk_rows_for(n_features, itemsize, n_rows)
     assert rows >= 1
     assert rows == 1 or rows * n_features * itemsize <= chunk_bytes
+    assert rows <= config.settings().segment_rows
     if n_rows is None:
-        assert rows == max(1, chunk_bytes // (n_features * itemsize))
+        assert rows == max(1, min(config.settings().segment_rows, chunk_bytes // (n_features * itemsize)))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import dask
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from probes import Sums
 
+from bigkernel.config import settings
 from bigkernel.data import zarr_arrays
 from bigkernel.data.run_directory import Run, survey
-from bigkernel.engine.executor import EndedEarly, Look
+from bigkernel.engine.executor import EndedEarly, Look, SweepSpec, local_memory
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
 from bigkernel.events.job import SegmentDone, SweepEnded, observe
@@ -19,13 +21,8 @@ SEGMENTS, WIDTH, CHUNK = 40, 3, 5
 rng = np.random.default_rng(8)
 X = rng.normal(size=(CHUNK * SEGMENTS, WIDTH)) * 10.0 ** rng.integers(-8, 8, (CHUNK * SEGMENTS, 1))
 FIRST = 4 * CHUNK  # the first node of at least eleven rows has four segments: "2-0"
+pytestmark = pytest.mark.usefixtures("five_rows_a_segment")
 EXECUTORS = ["serial", "threads", pytest.param("client", marks=pytest.mark.cluster)]
-
-
-@pytest.fixture(autouse=True)
-def a_chunk_a_segment():
-    with dask.config.set({"bigkernel.segment-rows": CHUNK, "bigkernel.min-segments": 1}):
-        yield
 
 
 @pytest.fixture
@@ -85,6 +82,14 @@ def test_what_a_look_finds_ends_the_sweep_and_each_of_its_resumes(rows, executor
     # without the look the run continues where it ended
     swept = sweep(rows, Sums(WIDTH), client=executor, run=run, resume=True)
     assert zarr_arrays.digest(swept.total) == zarr_arrays.digest(sweep(rows, Sums(WIDTH), client="serial").total)
+
+
+def test_the_memory_of_its_solve_is_announced(rows):
+    steps = replace(plan_sweep(rows, Sums(WIDTH)), partial_bytes=10**10, width=10_000)
+    spec = SweepSpec(rows, Sums(WIDTH), steps, settings(), "sums", "serial", None, 1, None)
+    without, with_look = (local_memory(replace(spec, look=look)).announced for look in (None, looking()[0]))
+    # its copy of the sums, finished, and six matrices of the columns
+    assert with_look - without == pytest.approx(2 * 10**10 + 6 * 8 * 10_000**2, rel=0.01)
 
 
 def test_first_rows_are_whole_segments_and_at_most_a_third(rows):

@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
-import dask
 import numpy as np
 import pytest
 from drivers import wait_until
@@ -30,12 +29,7 @@ SEGMENTS, WIDTH, CHUNK = 64, 3, 5
 rng = np.random.default_rng(8)
 X = rng.normal(size=(CHUNK * SEGMENTS, WIDTH)) * 10.0 ** rng.integers(-8, 8, (CHUNK * SEGMENTS, 1))
 VICTIM = 22  # neither the first nor the last segment of its task: four each on two workers
-
-
-@pytest.fixture(autouse=True)
-def a_chunk_a_segment():
-    with dask.config.set({"bigkernel.segment-rows": CHUNK, "bigkernel.min-segments": 1}):
-        yield
+pytestmark = pytest.mark.usefixtures("five_rows_a_segment")
 
 
 @pytest.fixture

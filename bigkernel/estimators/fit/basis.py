@@ -533,8 +533,7 @@ def _few(X: Array, count: int, rng: np.random.RandomState) -> tuple[Array, Array
     from sklearn.cluster import KMeans, kmeans_plusplus  # a third of scikit-learn, which other choices do not need
 
     # in float32 about the mean, in units of a power of two near the largest value, as squares of others may overflow
-    exponent = -int(np.frexp(np.abs(X).max(initial=0.0))[1])
-    unit = float(np.ldexp(1.0, min(max(exponent, -1022), 1022)))
+    unit = float(np.ldexp(1.0, np.clip(-np.frexp(np.abs(X).max(initial=0.0))[1], -1022, 1022)))
     points = X * unit
     mean = points.mean(axis=0)
     points = (points - mean).astype(np.float32)

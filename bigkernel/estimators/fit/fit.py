@@ -82,9 +82,9 @@ def fit_sums(method: Method[R, S], data: Training, basis: Columns, *, choose: bo
 
     `choose`: the dtype of blocks may be chosen.
     """
-    notes: list[str] = []
     # G = BᵀB and C = BᵀY of all rows, and T with TᵀKT = I, K the core of the landmarks
-    sums = sums or sum_in_precision(method, data, basis, notes, choose=choose)
+    sums = sums or sum_in_precision(method, data, basis, choose=choose)
+    notes = [*sums.notes]
     while True:
         # α and what else folds choose, from sums without each of them
         chosen, unresolved = choose_on_folds(method, sums.problem)
@@ -98,9 +98,8 @@ def fit_sums(method: Method[R, S], data: Training, basis: Columns, *, choose: bo
             break
         try:
             emit(Note(f"{method.name}: {finer}"))
-            white = sums.problem.basis, sums.whitening, sums.diagnostics
-            sums = sum_in_precision(method, data, finer.basis, more := [str(finer)], choose=choose, white=white)
-            notes += more
+            sums = sum_in_precision(method, data, finer.basis, choose=choose, white=sums.white)
+            notes += [str(finer), *sums.notes]
         except PlanTooLargeError as error:
             solved.diagnostics.notes.append(f"{finer.reason}, and {finer.remedy} does not fit in memory: {error}")
             break
@@ -119,13 +118,18 @@ class Summed(NamedTuple):
     whitening: Whitening
     diagnostics: SolveDiagnostics
     report: Report
+    notes: tuple[str, ...] = ()  # why sweeps before it ended early
+
+    @property
+    def white(self) -> Whitened:
+        """The columns with their whitening."""
+        return self.problem.basis, self.whitening, self.diagnostics
 
 
 def sum_in_precision(
     method: Method[R, S],
     data: Training,
     basis: Columns,
-    notes: list[str],
     *,
     choose: bool,
     white: Whitened | None = None,
@@ -133,7 +137,7 @@ def sum_in_precision(
 ) -> Summed:
     """Sum up the rows, in float64 if a float32 core would lose landmarks; a whitening of the same dtype is reused.
 
-    A sweep ends if a `look` at its first rows shows that its precision is not enough; `notes` get the reason.
+    A sweep ends if a `look` at its first rows shows that its precision is not enough, and the next one begins.
     """
     # T with TᵀKT = I, which also probes how sums are rounded
     if white is None or white[0].dtype != basis.dtype:
@@ -148,11 +152,10 @@ def sum_in_precision(
         finer = cast(Finer, early.found)
     emit(Note(f"{method.name}: {finer}"))
     try:
-        sums = sum_in_precision(method, data, finer.basis, more := [str(finer)], choose=choose, white=white)
+        sums = sum_in_precision(method, data, finer.basis, choose=choose, white=white)
     except PlanTooLargeError:  # to the last row then, and with a warning
-        return sum_in_precision(method, data, basis, notes, choose=choose, white=white, look=False)
-    notes += more
-    return sums
+        return sum_in_precision(method, data, basis, choose=choose, white=white, look=False)
+    return sums._replace(notes=(str(finer), *sums.notes))
 
 
 def judge_of_first_rows(
@@ -186,12 +189,9 @@ def refit_by_qr(
     method: Method[R, S], data: Training, solved: Solved[R, S], sums: Summed, notes: list[str]
 ) -> tuple[Solved[R, S], Report]:
     """Solve from the R factor of the rows, where moments lose too much and it fits; else return what is given."""
-    basis, fits_folds = solved.problem.basis, method.probability  # without a fold there are moments alone
-    if (
-        not method.has_formula
-        or fits_folds
-        or not worth_factoring(solved.diagnostics.errors, basis.width + data.labels.width)
-    ):
+    columns = solved.problem.basis.width + data.labels.width
+    factors = method.has_formula and not method.probability  # without a fold there are moments alone
+    if not factors or not worth_factoring(solved.diagnostics.errors, columns):
         return solved, sums.report
     factored = factor(method.name, solved.problem, data, solved.diagnostics, notes)
     if factored is None:
