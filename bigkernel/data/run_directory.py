@@ -253,6 +253,16 @@ class Run:
         self.keep_root(node)
         write_sealed(self.root / "ended.json", {"node": node, "reason": reason})
 
+    def early_end(self) -> str:
+        """Return the node that ended the sweep, or "" if none did."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return str(read_sealed(self.root / "ended.json")["node"])
+        return ""
+
+    def has(self, node: str) -> bool:
+        """Return whether a node is published, without checking its partial."""
+        return self.receipt(node) is not None and (self.root / "partials" / node).is_dir()
+
     def keep(self, values: NDArray[Any]) -> ArrayRef:
         """Store an array under its digest."""
         reference = ArrayRef(zarr_arrays.digest({"values": values}))
@@ -339,7 +349,7 @@ class RunState:
     """The state of one run; counts are 0 if it has no segments."""
 
     path: str
-    state: str  # "finished", "running", "interrupted", or "unreadable"
+    state: str  # "finished", "ended early", "running", "interrupted", or "unreadable"
     segments: int = 0
     segments_done: int = 0
     rows: int = 0
@@ -385,13 +395,14 @@ def _state(path: Path, above: str) -> RunState:
     run = Run(str(path))
     done = [receipt for i in range(segments) if (receipt := run.receipt(f"0-{i}"))]
     holder = _holder(path) or above
-    roots = [f"{max(0, segments - 1).bit_length()}-0"]  # of the binary tree over the segments
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        roots.append(str(read_sealed(path / "ended.json")["node"]))
-    ready = not segments or any(run.receipt(root) and (path / "partials" / root).is_dir() for root in roots)
+    state = "running" if holder else "interrupted"
+    if not segments or run.has(f"{max(0, segments - 1).bit_length()}-0"):  # the root of the tree over the segments
+        state = "finished"
+    elif run.has(run.early_end()):
+        state = "ended early"
     return RunState(
         str(path),
-        "finished" if ready else "running" if holder else "interrupted",
+        state,
         segments,
         len(done),
         rows,

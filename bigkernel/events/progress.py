@@ -231,8 +231,10 @@ class Progress:
 
     @property
     def state(self) -> str:
-        """One of "running", "finished" and "failed"."""
-        return "running" if self.ended is None else "failed" if self.error else "finished"
+        """One of "running", "failed", "ended early" and "finished"."""
+        if self.ended is None:
+            return "running"
+        return "failed" if self.error else "ended early" if self.early else "finished"
 
     def elapsed(self, now: float) -> float:
         """Return the seconds since the start, or in all."""

@@ -15,7 +15,8 @@ from bigkernel.data.run_directory import Run, survey
 from bigkernel.engine.executor import EndedEarly, Look, SweepSpec, local_memory
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import plan_sweep, sweep
-from bigkernel.events.job import SegmentDone, SweepEnded, observe
+from bigkernel.events.job import JobEnded, JobStarted, SegmentDone, SweepEnded, message_of, observe
+from bigkernel.events.progress import Progress
 
 SEGMENTS, WIDTH, CHUNK = 40, 3, 5
 rng = np.random.default_rng(8)
@@ -74,9 +75,16 @@ def test_what_a_look_finds_ends_the_sweep_and_each_of_its_resumes(rows, executor
     done = [event.receipt for event in events if isinstance(event, SegmentDone)]
     if executor == "serial" and not published:
         assert [receipt.stop for receipt in done] == list(range(CHUNK, FIRST + 1, CHUNK))
+        begun, *others = (
+            message_of(event, "job", "sweep") for event in events if not isinstance(event, JobStarted | JobEnded)
+        )
+        progress = Progress.begun(begun, 0.0)
+        for message in others:
+            progress.apply(message, 1.0)
+        assert (progress.state, progress.rows_done) == ("ended early", FIRST)
     if not published:
         return
-    assert [(one.state, one.segments) for one in survey(run)] == [("finished", SEGMENTS)]
+    assert [(one.state, one.segments) for one in survey(run)] == [("ended early", SEGMENTS)]
     assert [place.name for place in (run / "partials").iterdir()] == ["2-0"]
     assert all(receipt.resumed for receipt in done[-4:])  # nothing was computed again
     # without the look the run continues where it ended

@@ -32,7 +32,7 @@ _STATES = ("finished", "failed", "interrupted", "lost")
 # key of `Board.totals`, name (`_total` is added), label or "" for the one known value, help, values known beforehand
 _COUNTERS: tuple[tuple[str, str, str, str, Sequence[str]], ...] = (
     ("jobs", "bigkernel_jobs", "state", "Ended jobs, by outcome", _STATES),
-    ("sweeps", "bigkernel_sweeps", "state", "Ended sweeps over all rows, by outcome", _STATES[:2]),
+    ("sweeps", "bigkernel_sweeps", "state", "Ended sweeps, by outcome", ("finished", "failed", "ended early")),
     ("segments", "bigkernel_finished_segments", "how", "Finished segments", ("computed", "resumed")),
     ("rows", "bigkernel_computed_rows", "", "Rows computed, not resumed", ("computed",)),
     ("flops", "bigkernel_computed_flops", "", "Floating-point operations, as planned for these rows", ("computed",)),

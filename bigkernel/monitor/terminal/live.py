@@ -168,7 +168,7 @@ def _job(job: Data, width: int) -> Iterator[RenderableType]:
     facts = [f"running for {duration(job['elapsed_seconds'])}", visible(place), visible(job["run"])]
     yield Text(", ".join(filter(None, facts)), style="dim")
     for sweep in [sweep for sweep in job["sweeps"] if sweep["ended"] is not None][-_SWEEPS:]:
-        text = sweep["error"] or f"{sweep['rows']:,} rows in {duration(sweep['elapsed_seconds'])}"
+        text = sweep["error"] or f"{sweep['rows_done']:,} rows in {duration(sweep['elapsed_seconds'])}"
         yield Text(f"{visible(sweep['what'])}: {visible(sweep['state'])}, {visible(text)}")
     for sweep in job["sweeps"]:
         if sweep["ended"] is None:
