@@ -111,10 +111,10 @@ def _model_options(*, grid: bool) -> Decorator:
         ),
         click.option(
             "--alpha",
-            type=Numbers() if grid else Numbers("cv", "gcv", several=False),
+            type=Numbers("cv", "gcv", several=grid),
             default="1e-6:1e2:20" if grid else None,
             show_default=grid,
-            help=f"Ridge penalty{'.' if grid else defaults}",
+            help=f"Ridge penalty{'; cv: each fold takes it from the others.' if grid else defaults}",
         ),
         click.option(
             "--components",

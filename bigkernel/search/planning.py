@@ -29,6 +29,7 @@ from bigkernel.estimators.adaptation.labelled_rows import LabelledRowsClassifier
 from bigkernel.estimators.adaptation.self_training import AdaptingMethod
 from bigkernel.estimators.base import RowsEstimator, last_step, method_of
 from bigkernel.estimators.fit.basis import FOURIER, BasisChoice, LandmarkBasis, RowChoice, of_kernel
+from bigkernel.estimators.fit.method import holds_out
 from bigkernel.estimators.fit.state import Columns
 from bigkernel.estimators.inputs.checks import chosen_by_folds
 from bigkernel.estimators.inputs.class_weights import without_class_weights
@@ -145,11 +146,6 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
                 f"estimator: exact fits ({name} with n_landmarks=None{flat}) share no sweep; set n_landmarks, as in "
                 f"{name}(n_landmarks=500), or use scikit-learn's GridSearchCV"
             )
-        if chosen_by_folds(method.alpha):
-            raise ConfigError(
-                "estimator: alpha='cv' chooses on folds of its own; search over numbers, which share the sweep, as in "
-                "alpha=np.geomspace(1e-6, 1e2, 20)"
-            )
         weighting = getattr(last, "class_weight", None)
         solve_settings = replace(method.solve_settings(), weighting="" if weighting is None else repr(weighting))
         point = index, dict(params), model, last, method, columns, solve_settings
@@ -222,7 +218,7 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
             splits = prepared[0].work.partitions
         else:
             splits = _partitions(cv, rows, targets, classifier=classifier, seed=seed)
-            _require_folds(splits, scoring)
+            _require_folds(splits, scoring, everyone)
         if isinstance(targets, CellTargets):
             splits = with_sides(splits, rows, targets.cells)
         # what is scored: without weights of classes, and on the scale of the given targets
@@ -309,11 +305,17 @@ def _partitions(cv: object, rows: Rows, targets: Targets, *, classifier: bool, s
     return partitions(cv, rows, labelled, classifier=classifier, seed=seed)
 
 
-def _require_folds(splits: Sequence[Partition], scoring: Scoring) -> None:
-    """Raise `ConfigError` for scores of held-out rows where no row is held out."""
+def _require_folds(splits: Sequence[Partition], scoring: Scoring, everyone: list[Candidate]) -> None:
+    """Raise `ConfigError` for scores of held-out rows where no row is held out, and for choices without two others."""
     held = [name for name in scoring.names.values() if name != "neg_gcv"]
     if held and not splits[0].folds.count:
         raise ConfigError(f"cv=0: {held[0]} needs folds; use scoring='neg_gcv', or folds")
+    least = min(one.folds.count for one in splits)
+    if least < 3 and any(chosen_by_folds(candidate.method.alpha) for candidate in everyone):
+        raise ConfigError(
+            f"alpha='cv': the penalty of each fold is chosen by the errors on the others, which takes 3 folds of one "
+            f"sweep at least, found {least}; use cv=3 or more, or numbers, as in alpha=np.geomspace(1e-6, 1e2, 20)"
+        )
 
 
 def _require_gcv(members: list[Candidate], everyone: list[Candidate]) -> None:
@@ -536,15 +538,16 @@ def _value_lines(one: GridSweep, partition: Partition, data: SearchData, scoring
 def _of_best(work: Work) -> Iterator[PlanLine]:
     """Plan the further sweeps that the best candidate may take on all rows."""
     data, direct = work.data, [one for one in work.sweeps if one.keeps_moments]
-    calibrated = any(getattr(candidate.last, "probability", False) for one in direct for candidate in one.candidates)
+    methods = [candidate.method for one in direct for candidate in one.candidates]
     whole = next((partition for partition in work.partitions if partition.whole), None)
-    if direct and (calibrated or whole is None):
+    # the sums of the folds of a fit, or those of all rows, are not kept
+    if direct and (any(map(holds_out, methods)) or whole is None):
         partition = whole or work.partitions[0]
         rows = partition.attach(data.rows)
         plans = [plan_sweep(rows, one.statistic(data.targets, partition, len(rows))) for one in direct]
         largest = max(plans, key=lambda plan: plan.flops)
         yield PlanLine("refit on all rows: moments", largest.flops, largest.task_bytes)
-        if calibrated:
+        if any(method.probability for method in methods):
             yield PlanLine("refit on all rows: values for calibration", largest.flops, largest.task_bytes)
     adapting = [one for one in direct if isinstance(one, AdaptingSweep) and one.rounds]
     if adapting:

@@ -25,9 +25,7 @@ from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.solvers.pseudo_labels import SourceTargetSplits
-from bigkernel.streaming.folds import ColumnFolds, DomainFolds, Folds, HashFolds, HeldOut, SomeFolds
-
-NOT_USED = -2  # the fold of a row that a split neither trains on nor tests
+from bigkernel.streaming.folds import NOT_USED, ColumnFolds, DomainFolds, Folds, HashFolds, HeldOut, SomeFolds
 
 
 @dataclass(frozen=True, eq=False)

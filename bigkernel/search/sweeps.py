@@ -30,7 +30,7 @@ from bigkernel.engine.sweep import choose_executor, plan_sweep
 from bigkernel.errors import DataError, PlanTooLargeError
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.fit.basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
-from bigkernel.estimators.fit.folds import join_folds
+from bigkernel.estimators.fit.folds import Choice, choose_in_search, join_folds
 from bigkernel.estimators.fit.method import Method
 from bigkernel.estimators.fit.precision import (
     Coefficients,
@@ -44,14 +44,15 @@ from bigkernel.estimators.fit.precision import (
     whitened,
     with_probe,
 )
-from bigkernel.estimators.fit.state import GRAPH_SUMS, Columns, Problem, RowBasis
+from bigkernel.estimators.fit.state import GRAPH_SUMS, Columns, FoldSums, Problem, RowBasis
+from bigkernel.estimators.inputs.checks import chosen_by_folds
 from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.events.job import Step, emit, spent
 from bigkernel.kernels.feature_maps import FeatureMap, LandmarkFamily
 from bigkernel.kernels.threads import one_thread
 from bigkernel.search.domain_scoring import Domains
 from bigkernel.search.scoring import FoldSolutions, Scoring, Tested
-from bigkernel.search.splits import NOT_USED, Partition
+from bigkernel.search.splits import Partition
 from bigkernel.solvers.conjugate_gradients import PreconditionerChoice
 from bigkernel.solvers.penalty_grid import (
     Coordinates,
@@ -67,8 +68,9 @@ from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
 from bigkernel.solvers.whitening import Whitening, reduce_moments
 from bigkernel.statistics.domain_scores import DomainScores
 from bigkernel.statistics.held_out import GridScores
-from bigkernel.statistics.moments import Moments, MomentStatistic, Targets, without
+from bigkernel.statistics.moments import SUMS, Moments, MomentStatistic, Targets, without
 from bigkernel.statistics.statistic import Statistic
+from bigkernel.streaming.folds import NOT_USED
 from bigkernel.streaming.plan import Plan
 
 T = TypeVar("T")
@@ -278,6 +280,20 @@ class KernelSums:
     def first_labelled(self) -> int:
         """The first group of labelled rows."""
         return int(self.statistic.unlabelled == "keep")
+
+    def choices(self, pool: ThreadPoolExecutor) -> list[dict[int, Choice]]:
+        """Return by fold what other folds choose for candidates with `alpha="cv"`, by their place."""
+        places = [place for place, one in enumerate(self.members) if chosen_by_folds(one.method.alpha)]
+        count, first, total = self.partition.folds.count, self.first_labelled, self.problem.statistics
+        found: list[dict[int, Choice]] = [{} for _ in range(max(count, 1))]
+        if places:
+            sums = {name: total[name][first:] for name in SUMS}
+            folds = FoldSums(sums, count, self.landmark_folds, joins=bool(first))
+            problem = replace(self.problem, statistics=join_folds(total, first), folds=folds)
+            for place in places:
+                for fold, choice in enumerate(choose_in_search(self.members[place].method, problem, pool)):
+                    found[fold][place] = choice
+        return found
 
     def without_landmarks(self, fold: int) -> tuple[KernelSums, Array]:
         """Return the sums with this fold alone over the landmarks that are not among its rows, and these landmarks."""
@@ -594,13 +610,14 @@ def tested(moments: Moments, squares: Array) -> list[Tested]:
 
 def solve_folds(sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolutions]:
     """Solve by fold; one BLAS thread each, so that the bits do not depend on the number of threads."""
+    choices = sums.choices(pool)
     if sums.landmark_folds is None:
-        return _solve_together(sums, pool)
+        return _solve_together(sums, choices, pool)
 
     def solve(fold: int) -> FoldSolutions:
         own, kept = sums.without_landmarks(fold)
         with ThreadPoolExecutor(1) as inner:
-            (solved,) = _solve_together(own, inner)
+            (solved,) = _solve_together(own, choices[fold : fold + 1], inner)
         if not len(solved.weights):
             return solved
         weights = np.zeros((sums.statistic.features.width, solved.weights.shape[1]))
@@ -613,8 +630,10 @@ def solve_folds(sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolution
     return [fold for part in parts for fold in pool.map(solve, part)]
 
 
-def _solve_together(sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolutions]:
-    """Solve all folds in the same coordinates."""
+def _solve_together(
+    sums: KernelSums, choices: list[dict[int, Choice]], pool: ThreadPoolExecutor
+) -> list[FoldSolutions]:
+    """Solve all folds in the same coordinates, with what is chosen without each of them, by place of the candidate."""
     members, problem, whitening = sums.members, sums.problem, sums.whitening
     method, c = members[0].method, problem.statistics["t"].shape[1]
     # errors have a formula, or come from solves of perturbed sums
@@ -636,20 +655,22 @@ def _solve_together(sums: KernelSums, pool: ThreadPoolExecutor) -> list[FoldSolu
             rotation = rounding_of_rotation(folds.everything, add_moments(folds.parts), whitening)
             rounding = estimate.with_solve(rotation, folds.everything.rows)
         # a solve of all of them without each fold, and their squared errors on it
-        resolves, plain = perturbs or folds.coordinates.blocks, [one.solve_settings for one in some]
-        grids = [_resolved_grid(folds, some, fold) if resolves else plain for fold in range(len(solved))]
+        resolves, grids = perturbs or folds.coordinates.blocks, []
+        for fold, of_fold in enumerate(choices):
+            grid = [_settings(members[place], of_fold.get(place), folds.coordinates) for place in places]
+            grids.append(_resolved_grid(folds, grid, fold) if resolves else grid)
         fit = partial(_fit_fold, folds, rounding, sums.scoring, expand)
         results = list(pool.map(fit, range(len(solved)), grids))
         if perturbs:
             _estimate_errors(own, results, grids, pool)
         # to their places among the candidates of the kernel
         columns = np.concatenate([np.arange(place * c, (place + 1) * c) for place in places])
-        for out, of_fold in zip(solved, results, strict=True):
-            out.unresolved |= of_fold.unresolved
-            for place, test, error in zip(places, of_fold.tested, of_fold.errors, strict=True):
+        for out, found, chosen in zip(solved, results, choices, strict=True):
+            out.unresolved |= found.unresolved or any(one.unresolved for one in chosen.values())
+            for place, test, error in zip(places, found.tested, found.errors, strict=True):
                 out.tested[place], out.errors[place] = test, error
             if expand:
-                out.weights[:, columns], out.intercepts[columns] = of_fold.weights, of_fold.intercepts
+                out.weights[:, columns], out.intercepts[columns] = found.weights, found.intercepts
     return solved
 
 
@@ -662,12 +683,20 @@ def _by_coordinates(members: list[Candidate]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _resolved_grid(folds: _Folds, some: list[Candidate], fold: int) -> list[SolveSettings]:
+def _settings(candidate: Candidate, choice: Choice | None, coordinates: Coordinates) -> SolveSettings:
+    """Return the settings of a candidate, with what folds have chosen for it."""
+    if choice is None:
+        return candidate.solve_settings
+    block = coordinates.blocks[choice.block] if coordinates.blocks else None
+    return replace(candidate.solve_settings, alpha=choice.alpha, block=block)
+
+
+def _resolved_grid(folds: _Folds, grid: list[SolveSettings], fold: int) -> list[SolveSettings]:
     """Return what is chosen without a fold in numbers, so that perturbed sums are solved with the same ones."""
-    grid = [one.solve_settings for one in some]
-    if not folds.coordinates.blocks and not any(isinstance(one.alpha, str) for one in grid):
+    if all(one.block is not None if folds.coordinates.blocks else not isinstance(one.alpha, str) for one in grid):
         return grid
-    return resolve_gcv(folds.train(fold), grid, folds.coordinates.blocks)
+    resolved = resolve_gcv(folds.train(fold), grid, folds.coordinates.blocks)
+    return [one if one.block is not None else other for one, other in zip(grid, resolved, strict=True)]
 
 
 def _fit_fold(

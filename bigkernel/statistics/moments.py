@@ -50,13 +50,13 @@ def uncentre(total: Accumulator, shift: Array) -> Accumulator:
     }
 
 
-def without(sums: Mapping[str, Array], group: int) -> Accumulator:
-    """Return the sums of all groups but one, as a single group.
+def without(sums: Mapping[str, Array], *groups: int) -> Accumulator:
+    """Return the sums of all but some groups, as a single group.
 
     They are added: in a difference from the total, rows of large weight would leave rounding alone.
     """
     return {
-        name: np.asarray(sum(own for place, own in enumerate(values) if place != group))[None]
+        name: np.asarray(sum(own for place, own in enumerate(values) if place not in groups))[None]
         for name, values in sums.items()
     }
 

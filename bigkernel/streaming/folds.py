@@ -15,6 +15,8 @@ from bigkernel.arrays import Array
 from bigkernel.errors import DataError
 from bigkernel.streaming.chunk import Chunk
 
+NOT_USED = -2  # the fold of a row that a split neither trains on nor tests
+
 
 class Folds(Protocol):
     """An assignment of rows to the folds that test them."""

@@ -24,22 +24,28 @@ FOLD = HeldOutFolds(FOLDS - 1).of(Chunk(X)) % FOLDS
 KERNEL = bk.Gaussian(sigma=1.5)
 
 
-def errors_of(phi_of, penalties, y=Y, weight=None, intercept=True):
-    """Return the mean squared errors (g, k) of dense ridge fits without each fold, by least squares of stacked rows.
+def error_of(phi, rest, held, alpha, y=Y, weight=None, intercept=True):
+    """Return the mean squared error on the rows `held` of a dense ridge fit to `rest`, by least squares."""
+    weight = np.ones(N) if weight is None else weight
+    root = np.sqrt(weight[rest])[:, None]
+    mean = weight[rest] @ phi[rest] / weight[rest].sum() * intercept
+    level = weight[rest] @ y[rest] / weight[rest].sum() * intercept
+    rows, right = root * (phi[rest] - mean), root[:, 0] * (y[rest] - level)
+    stacked = np.vstack([rows, np.sqrt(alpha) * np.eye(phi.shape[1])])
+    w = np.linalg.lstsq(stacked, np.concatenate([right, np.zeros(phi.shape[1])]), rcond=None)[0]
+    return np.average((phi[held] @ w - mean @ w + level - y[held]) ** 2, weights=weight[held])
+
+
+def errors_of(phi_of, penalties, **given):
+    """Return the mean squared errors (g, k) of dense ridge fits without each fold.
 
     `phi_of(rest)` maps all rows to the coordinates of a fit to the rows `rest`.
     """
-    weight, out = np.ones(N) if weight is None else weight, np.empty((FOLDS, len(penalties)))
+    out = np.empty((FOLDS, len(penalties)))
     for fold in range(FOLDS):
         rest, held = np.flatnonzero(fold != FOLD), np.flatnonzero(fold == FOLD)
-        phi, root = phi_of(rest), np.sqrt(weight[rest])[:, None]
-        mean = weight[rest] @ phi[rest] / weight[rest].sum() * intercept
-        level = weight[rest] @ y[rest] / weight[rest].sum() * intercept
-        rows, right = root * (phi[rest] - mean), root[:, 0] * (y[rest] - level)
-        for place, alpha in enumerate(penalties):
-            stacked = np.vstack([rows, np.sqrt(alpha) * np.eye(phi.shape[1])])
-            w = np.linalg.lstsq(stacked, np.concatenate([right, np.zeros(phi.shape[1])]), rcond=None)[0]
-            out[fold, place] = np.average((phi[held] @ w - mean @ w + level - y[held]) ** 2, weights=weight[held])
+        phi = phi_of(rest)
+        out[fold] = [error_of(phi, rest, held, alpha, **given) for alpha in penalties]
     return out
 
 
@@ -72,12 +78,14 @@ MODELS = {
 
 @pytest.fixture
 def tried(monkeypatch):
-    """What was chosen from: the errors, and the penalties."""
-    seen, choose, make = {}, folds.first_as_good, folds._grid
+    """What was chosen from: the errors, and the penalties; `each` of all choices."""
+    seen, choose, make = {"each": []}, folds.first_as_good, folds._grid
 
     def first_as_good(errors, weights, usable):
-        seen.setdefault("errors", errors)
         chosen = choose(errors, weights, usable)
+        if errors.shape[1] > 2:  # else whether a smaller penalty would be better
+            seen["each"].append((errors, chosen))
+        seen.setdefault("errors", errors)
         seen.setdefault("chosen", chosen)
         return chosen
 
@@ -99,11 +107,51 @@ def test_errors_of_folds_are_those_of_dense_fits(name, intercept, weight, tried)
     model = clone(model).set_params(fit_intercept=intercept)
     model.fit(X, y, sample_weight=weight)
     some = np.arange(4, 24, 3)
-    expected = errors_of(coordinates(model), [tried["grid"][place].alpha for place in some], y, weight, intercept)
+    penalties = [tried["grid"][place].alpha for place in some]
+    expected = errors_of(coordinates(model), penalties, y=y, weight=weight, intercept=intercept)
     found = tried["errors"][:, some]
     scale = found[:, :1] / expected[:, :1]  # by the variance of the target
     np.testing.assert_allclose(found, scale * expected, rtol=1e-4)
     assert model.alpha_ == tried["grid"][tried["chosen"]].alpha
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_each_fold_of_a_search_has_the_penalty_that_the_others_choose(intercept, tried):
+    y, fold = Y - 5 * (not intercept), np.arange(N) % 3
+    model = bk.KernelRidge(KERNEL, n_landmarks=M, fit_intercept=intercept, random_state=0)
+    search = bk.SweepSearchCV(model, {"alpha": ["cv", 0.1], "fit_intercept": [intercept, True]}, cv=fold).fit(X, y)
+    grid, own = [one.alpha for one in tried["grid"]], search.best_estimator_._fitted.basis
+    some = np.arange(6, 24, 4)
+    for number, (errors, chosen) in enumerate(tried["each"][-3:]):
+        # fits without two folds, on the landmarks of neither, tested on the other one of them
+        expected = []
+        for other in {0, 1, 2} - {number}:
+            kept = own.landmarks[~np.isin(fold[own.ids], (number, other))]
+            phi = KERNEL(X, kept) @ root_of(KERNEL(kept))
+            rest, held = np.flatnonzero(~np.isin(fold, (number, other))), np.flatnonzero(fold == other)
+            expected.append([error_of(phi, rest, held, grid[place], y, intercept=intercept) for place in some])
+        expected = np.array(expected)
+        found = errors[:, some]
+        np.testing.assert_allclose(found, found[:, :1] / expected[:, :1] * expected, rtol=1e-4)
+        # and the score is that of a fit to both with the chosen one
+        kept = own.landmarks[fold[own.ids] != number]
+        phi, rest, held = KERNEL(X, kept) @ root_of(KERNEL(kept)), fold != number, np.flatnonzero(fold == number)
+        error = error_of(phi, np.flatnonzero(rest), held, grid[chosen], y, intercept=intercept)
+        score = search.cv_results_[f"split{number}_test_score"][0]
+        np.testing.assert_allclose(score, 1 - error / y[held].var(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("semi", [True, False], ids=["sssl", "ridge"])
+def test_one_candidate_of_a_search_that_chooses_by_folds_is_the_fit(semi):
+    y = np.where(np.arange(N) % 3 == 0, np.nan, Y) if semi else Y
+    model = (bk.SSSL if semi else bk.KernelRidge)(KERNEL, alpha="cv", n_landmarks=M, random_state=0)
+    search = bk.SweepSearchCV(model, {"alpha": ["cv"]}, cv=4)
+    assert search.plan(X, y).count == 2  # the best has folds of its own
+    search.fit(X, y)
+    alone = clone(model).fit(X, y)
+    assert search.best_estimator_.alpha_ == alone.alpha_
+    np.testing.assert_array_equal(search.predict(X), alone.predict(X))
+    assert search.best_score_ > 0.5
 
 
 def test_the_first_candidate_that_folds_do_not_tell_from_the_best_is_chosen():
@@ -140,8 +188,8 @@ def test_rows_far_from_all_others_do_not_spoil_the_penalty(seed):
 
 
 def test_a_row_of_huge_weight_leaves_the_sums_of_the_other_folds_exact(monkeypatch):
-    seen, held_out, Z = [], folds.held_out, X[:M]
-    monkeypatch.setattr(folds, "held_out", lambda problem: iter(seen.extend(held_out(problem)) or seen))
+    seen, hold_out, Z = [], folds.hold_out, X[:M]
+    monkeypatch.setattr(folds, "hold_out", lambda *given: seen.append(hold_out(*given)) or seen[-1])
     weight = np.where(np.arange(N) == 7, 1e13, WEIGHT)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -207,8 +255,8 @@ def test_probabilities_use_the_folds_too():
 def test_where_folds_cannot_choose_it_is_said():
     with pytest.raises(ConfigError, match="alpha='cv' needs m×m sums"):
         bk.KernelRidge(KERNEL, alpha="cv", n_landmarks=M, solver="cg").fit(X, Y)
-    with pytest.raises(ConfigError, match=r"alpha='cv'.*numbers"):
-        bk.SweepSearchCV(bk.KernelRidge(KERNEL, alpha="cv", n_landmarks=M), {"kernel": [KERNEL]}).fit(X, Y)
+    with pytest.raises(ConfigError, match=r"alpha='cv'.*3 folds.*found 2"):
+        bk.SweepSearchCV(bk.KernelRidge(KERNEL, alpha="cv", n_landmarks=M), {"kernel": [KERNEL]}, cv=2).fit(X, Y)
     with pytest.raises(DataError, match="two folds"):
         bk.KernelRidge(KERNEL, alpha="cv", n_landmarks=2).fit(as_rows(X, Y, group=np.zeros(N, int)))
 

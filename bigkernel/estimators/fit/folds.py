@@ -1,7 +1,9 @@
 """Sums of labelled rows by fold, and what is chosen by them: the penalty of `alpha="cv"`.
 
-The sweep of a fit keeps the moments of five folds apart (`statistics.held_out`). Those of all rows less a fold are the
-sums of a fit without it, which no landmark among its rows may join: coefficients there would be nearly undetermined.
+The sweep of a fit keeps the moments of five folds apart (`statistics.held_out`), that of a search those of its folds.
+The moments of all rows less a fold are the sums of a fit without it (`hold_out`), which no landmark among its rows may
+join: coefficients there would be nearly undetermined. A search chooses for each fold on the others: by fits without two
+folds, each of which tests them for the choice without the other one (`choose_in_search`).
 Where moments of five folds would not fit a worker, one fold is held out.
 
 Shapes: m landmarks, c targets, g folds, k penalties. Tests: estimators/test_alpha_cv.py.
@@ -10,7 +12,9 @@ Shapes: m landmarks, c targets, g folds, k penalties. Tests: estimators/test_alp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import combinations
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -27,9 +31,11 @@ from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
 from bigkernel.statistics.moments import PROBED, SUMS, Moments, MomentStatistic, without
+from bigkernel.streaming.folds import NOT_USED
 from bigkernel.streaming.plan import Accumulator
 
 P = TypeVar("P", bound=Problem)
+_PAIR_BYTES = 2**32  # of the sums without two folds that are solved in parallel
 _PARTIALS = 12  # most partial results that a task holds at once, for some million rows
 _SAME = 0.005  # relative difference of errors that is none
 _PENALTIES = np.geomspace(10.0, 1e-13, 43)  # shares of the trace of the moments, from the largest on
@@ -63,38 +69,38 @@ def keep_folds(problem: P, rows: Rows, *, semi_supervised: bool, joins: bool) ->
     count, landmarks = len(sums["n"]), None
     if ids is not None and not semi_supervised:
         landmarks = rows.folds_of(HeldOutFolds(count - 1), ids) % count
-    return replace(problem, statistics=join_folds(total, first), folds=FoldSums(sums, landmarks, joins))
+    tested = count if count == FOLDS else 1  # all five, or the first of two
+    return replace(problem, statistics=join_folds(total, first), folds=FoldSums(sums, tested, landmarks, joins))
 
 
 def held_out(problem: P) -> Iterator[tuple[P, P, Array | None]]:
-    """Yield for each fold the problem without it, that of the fold alone, and the landmarks of both; None: all.
+    """Yield for each fold what `hold_out` returns: one at a time, of m×m sums each."""
+    assert problem.folds is not None
+    for fold in range(problem.folds.count):
+        rest, (alone,), kept = hold_out(problem, fold)
+        yield rest, alone, kept
 
-    One at a time, of m×m sums each.
-    """
+
+def hold_out(problem: P, *held: int) -> tuple[P, list[P], Array | None]:
+    """Return the problem without some folds, those of each fold alone, and the landmarks of all; None: every one."""
     folds = problem.folds
     assert folds is not None
-    for fold in range(folds.count):
-        alone = {name: sums[fold : fold + 1] for name, sums in folds.sums.items()}
-        others = _without(problem.statistics, folds, fold)
-        pair = replace(problem, statistics=others), replace(problem, statistics=alone)
-        if folds.landmarks is None:
-            yield *pair, None
-            continue
+    others = without(folds.sums, *held)
+    rest = dict(problem.statistics)
+    for name, values in others.items():
+        rest[name] = np.concatenate([rest[name][:-1], values])
+        # held-out rows stay as unlabelled ones, where they join those
+        for fold in held if folds.joins and name in ("rows", "n", "G", "s") else ():
+            rest[name][0] += folds.sums[name][fold]
+    alone = [{name: sums[fold : fold + 1] for name, sums in folds.sums.items()} for fold in held]
+    problems = [replace(problem, statistics=sums) for sums in (rest, *alone)]
+    kept = None
+    if folds.landmarks is not None:
         # coefficients at landmarks among held-out rows would be nearly undetermined by the other rows
-        kept = np.flatnonzero(folds.landmarks != fold)
+        kept = np.flatnonzero(~np.isin(folds.landmarks, (*held, NOT_USED)))
         kept = kept if len(kept) else np.arange(len(folds.landmarks))  # of one or two landmarks all may be held out
-        rest, tested = (of_columns(one, kept, probed=True) for one in pair)
-        yield rest, tested, kept
-
-
-def _without(total: Accumulator, folds: FoldSums, fold: int) -> Accumulator:
-    """Return the sums without those of a fold; its rows stay as unlabelled ones where they join those."""
-    left = dict(total)
-    for name, others in without(folds.sums, fold).items():
-        left[name] = np.concatenate([total[name][:-1], others])
-        if folds.joins and name in ("rows", "n", "G", "s"):
-            left[name][0] += folds.sums[name][fold]
-    return left
+        problems = [of_columns(one, kept, probed=True) for one in problems]
+    return problems[0], problems[1:], kept
 
 
 # -- the penalty of the least error on held-out rows -------------------------------------------------------------------
@@ -117,12 +123,45 @@ class RidgeInCoordinates(Protocol):
 
 
 class Part(NamedTuple):
-    """Moments of the rows without a fold, and of the fold alone, in coordinates of the rows without it."""
+    """Moments of the rows without some folds, and of each of these alone, in coordinates of the rows without them."""
 
     coordinates: Coordinates
     train: Moments
-    test: Moments
+    tests: list[Moments]
     estimate: RoundingEstimate | None = None  # of the training moments
+
+    def judge(self, grid: Sequence[SolveSettings], inputs: Inputs) -> list[Judged | None]:
+        """Fit all candidates without the folds, and test them on each; None where there is nothing to do so."""
+        train = self.train
+        if not train.n > 0:
+            return [None] * len(self.tests)
+        fitted, intercepts, estimates = self.coordinates.fit(train, grid, self.estimate)
+        # each target counts by its own variance, and classes by their frequency
+        spread = np.maximum(total_spread(train) / train.n, 1e-300)
+        unit = spread if inputs.classes is None else np.ones_like(spread)
+        # by how much rounding may move the root of the error
+        rounding = np.array([0.0 if one is None else one.total for one in estimates])
+        unsure = rounding * np.sqrt((spread / unit).sum())
+        return [
+            Judged((squared_errors(test, fitted, intercepts) / test.n / unit).sum(axis=1), float(test.n), unsure)
+            if test.n > 0
+            else None
+            for test in self.tests
+        ]
+
+
+class PartOf(Protocol):
+    """What gives the part of a problem without some folds."""
+
+    def __call__(self, *held: int) -> Part: ...
+
+
+class Judged(NamedTuple):
+    """Mean squared errors (k,) of candidates on a fold, its weight, and by how much rounding may move their roots."""
+
+    errors: Array
+    weight: float
+    unsure: Array
 
 
 class Choice(NamedTuple):
@@ -135,25 +174,61 @@ class Choice(NamedTuple):
 
 def choose_by_folds(method: RidgeInCoordinates, problem: Problem) -> Choice:
     """Choose the penalty of a method from the sums of folds; see `choose`."""
-    asked = method.solve_settings()
-    return choose(_parts(method, problem if asked.fit_intercept else problem.of_targets()), asked, problem.inputs)
+    asked, part_of = method.solve_settings(), _parts_of(method, problem)
+    assert problem.folds is not None
+    return choose((part_of(fold) for fold in range(problem.folds.count)), asked, problem.inputs)
 
 
-def _parts(method: RidgeInCoordinates, problem: Problem) -> Iterator[Part]:
-    coordinates = None
-    for rest, alone, kept in held_out(problem):
+def choose_in_search(method: RidgeInCoordinates, problem: Problem, pool: ThreadPoolExecutor) -> list[Choice]:
+    """Choose the penalty of a method without each of the folds that a search tests, by the errors on the others.
+
+    A fit without two folds tests both, each for the choice without the other one.
+    """
+    asked, part_of, folds = method.solve_settings(), _parts_of(method, problem), problem.folds
+    assert folds is not None
+    pairs = list(combinations(range(folds.count), 2))
+    # one grid for all of them
+    first = part_of(*pairs[0])
+    grid = _grid(asked, first.train, first.coordinates.blocks)
+    beside = max(1, _PAIR_BYTES // (64 * problem.basis.width**2))  # sums of three groups, twice, and coordinates
+    judged = [first.judge(grid, problem.inputs)]
+    for start in range(1, len(pairs), beside):
+        some = pairs[start : start + beside]
+        judged += pool.map(lambda pair: part_of(*pair).judge(grid, problem.inputs), some)
+    choices = []
+    for fold in range(folds.count):
+        others = [on[pair[0] == fold] for pair, on in zip(pairs, judged, strict=True) if fold in pair]
+        choices.append(_least(grid, others, first.coordinates.blocks))
+    return choices
+
+
+def _parts_of(method: RidgeInCoordinates, problem: Problem) -> PartOf:
+    """Return what gives the part without some folds."""
+    asked, whole = method.solve_settings(), problem
+    if not asked.fit_intercept:
+        whole = problem.of_targets()
+    shared: tuple[Whitening, Coordinates] | None = None
+
+    def part(*held: int) -> Part:
+        nonlocal shared
+        rest, alone, kept = hold_out(whole, *held)
         # without the landmarks of a fold the core is another one, with a whitening of its own
-        if coordinates is None or kept is not None:
+        if kept is not None or shared is None:
             whitening = rest.basis.whitening(solves=method.whitens)
-            coordinates = method.coordinates(rest, method.solve_settings().n_components or 0, whitening)
+            coordinates = method.coordinates(rest, asked.n_components or 0, whitening)
+            shared = (whitening, coordinates) if kept is None else None
+        else:
+            whitening, coordinates = shared
         # labelled rows are the last group of either
         train = Moments.of(rest.statistics, -1, shift=rest.centre)
         reduced = coordinates.reduce(train)
-        test = coordinates.reduce(Moments.of(alone.statistics, 0, shift=alone.centre))
+        tests = [coordinates.reduce(Moments.of(one.statistics, 0, shift=one.centre)) for one in alone]
         estimate = rounding_estimate(rest, whitening) if method.has_formula else None
         if estimate is not None:
             estimate = estimate.with_solve(rounding_of_rotation(train, reduced, whitening), train.rows)
-        yield Part(coordinates, reduced, test, estimate)
+        return Part(coordinates, reduced, tests, estimate)
+
+    return part
 
 
 def choose_by_rows(
@@ -175,54 +250,53 @@ def choose_by_rows(
             if len(sides[0]) and len(sides[1]):
                 to, phi = phi_of(sides[0])
                 train, test = (to.reduce(Moments.of_rows(phi[rows], Y[rows], weight[rows])) for rows in sides)
-                yield Part(to, train, test)
+                yield Part(to, train, [test])
 
     return choose(parts(), asked, problem.inputs)
 
 
 def choose(parts: Iterable[Part], asked: SolveSettings, inputs: Inputs) -> Choice:
-    """Choose the penalty, and the block of coordinates, by the squared errors of held-out folds (`first_as_good`).
-
-    Candidates that rounding may change by more than their error are left out. Each target counts by its own variance,
-    and classes by their frequency.
-    """
-    grid = list[SolveSettings]()
-    errors, weights, unsure = [], [], []
-    for coordinates, train, test, estimate in parts:
-        if not (train.n > 0 and test.n > 0):
-            continue
+    """Choose the penalty, and the block of coordinates, by the squared errors of held-out folds (`first_as_good`)."""
+    grid, judged = list[SolveSettings](), list[Judged | None]()
+    blocks: tuple[Block, ...] = ()
+    for part in parts:
         # all candidates are fitted without the fold, and tested on it
-        blocks = coordinates.blocks or (None,)
-        grid = grid or _grid(asked, train, blocks)
-        fitted, intercepts, estimates = coordinates.fit(train, grid, estimate)
-        # targets are compared in units of their variance
-        spread = np.maximum(total_spread(train) / train.n, 1e-300)
-        unit = spread if inputs.classes is None else np.ones_like(spread)
-        errors.append((squared_errors(test, fitted, intercepts) / test.n / unit).sum(axis=1))
-        weights.append(float(test.n))
-        # by how much rounding may move the root of the error
-        rounding = np.array([0.0 if one is None else one.total for one in estimates])
-        unsure.append(rounding * np.sqrt((spread / unit).sum()))
-    if not errors:
+        if part.train.n > 0:
+            blocks = part.coordinates.blocks
+            grid = grid or _grid(asked, part.train, blocks)
+            judged += part.judge(grid, inputs)
+    return _least(grid, judged, blocks)
+
+
+def _least(grid: list[SolveSettings], judged: Sequence[Judged | None], blocks: Sequence[Block]) -> Choice:
+    """Return the candidate of a grid that is the simplest as good as the best of them.
+
+    Candidates that rounding may change by more than their error are left out.
+    """
+    told = [one for one in judged if one is not None]
+    if not told:
         raise DataError("alpha='cv': expected labelled rows in two folds at least, found one; pass a number")
+    errors, share = np.stack([one.errors for one in told]), np.array([one.weight for one in told])
     # only candidates that rounding leaves clear may be chosen, the simplest if there is none
-    told, share = np.stack(errors), np.array(weights)
-    sure = (np.stack(unsure) <= np.sqrt(told)).all(axis=0)
+    sure = (np.stack([one.unsure for one in told]) <= np.sqrt(errors)).all(axis=0)
     sure[0] |= not sure.any()
-    chosen = first_as_good(told, share, sure)
+    chosen = first_as_good(errors, share, sure)
     alpha, passed = grid[chosen].alpha, chosen // len(_PENALTIES)
     assert isinstance(alpha, float)
     # whether the next smaller penalty would be better, could rounding resolve it
     smaller = min(chosen + 1, (passed + 1) * len(_PENALTIES) - 1)
-    better = first_as_good(told[:, [chosen, smaller]], share, np.ones(2, bool)) == 1
-    return Choice(alpha, len(blocks) - 1 - passed, unresolved=better and not sure[smaller])
+    better = first_as_good(errors[:, [chosen, smaller]], share, np.ones(2, bool)) == 1
+    block = max(len(blocks), 1) - 1 - passed
+    return Choice(alpha, block, unresolved=better and not sure[smaller])
 
 
-def _grid(asked: SolveSettings, train: Moments, blocks: Sequence[Block | None]) -> list[SolveSettings]:
+def _grid(asked: SolveSettings, train: Moments, blocks: Sequence[Block]) -> list[SolveSettings]:
     """Return settings from the simplest on: of the last block first, and of the largest penalty."""
     size = float(np.trace(train.G)) - float(train.s @ train.s) / float(train.n) * asked.fit_intercept
     alphas = _PENALTIES * max(size, 1e-300)
-    return [replace(asked, alpha=float(alpha), block=block) for block in reversed(blocks) for alpha in alphas]
+    return [
+        replace(asked, alpha=float(alpha), block=block) for block in reversed(blocks or (None,)) for alpha in alphas
+    ]
 
 
 def first_as_good(errors: Array, weights: Array, usable: Array) -> int:

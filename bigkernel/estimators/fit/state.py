@@ -22,7 +22,6 @@ from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.blend import Blend
 from bigkernel.statistics.domain_cells import Cells
-from bigkernel.statistics.held_out import FOLDS
 from bigkernel.statistics.moments import Moments, uncentre, unshift_targets
 from bigkernel.statistics.predictor import Calibration
 from bigkernel.statistics.statistic import add
@@ -269,14 +268,10 @@ class AlignedComponents(AlignedSolution, SpectralSolution):
 class FoldSums:
     """The sums of labelled rows by fold, which a fit keeps until it has chosen and calibrated (`fit.folds`)."""
 
-    sums: Accumulator  # of g folds
+    sums: Accumulator  # of g groups
+    count: int  # of them that are held out, the first ones; the last group may hold the other rows
     landmarks: Array | None  # (m,) the fold of the row of each landmark; None: they stay in all folds
     joins: bool  # held-out rows stay among those without a label
-
-    @property
-    def count(self) -> int:
-        """Number of folds that are held out: all five, or the first of two."""
-        return len(self.sums["n"]) if len(self.sums["n"]) == FOLDS else 1
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -327,7 +322,9 @@ class Problem:
         shift, inputs = self.inputs.target_shift, self.inputs.of_targets()
         if shift is None or inputs is self.inputs:
             return self
-        return replace(self, inputs=inputs, statistics=unshift_targets(self.statistics, shift), r_factor=None)
+        folds = self.folds and replace(self.folds, sums=unshift_targets(self.folds.sums, shift))
+        total = unshift_targets(self.statistics, shift)
+        return replace(self, inputs=inputs, statistics=total, folds=folds, r_factor=None)
 
     def require_weight(self, rows: str) -> None:
         """Raise `DataError` if all rows of this name have the weight 0."""
