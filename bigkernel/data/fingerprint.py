@@ -37,7 +37,7 @@ def _contents(value: Any, name: str) -> Iterator[tuple[str, str]]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         yield name, type(value).__name__
         for field in dataclasses.fields(value):
-            if field.metadata != NOT_COMPARED:  # such a field says where something is written, not what it is
+            if field.metadata != NOT_COMPARED:
                 yield from _contents(getattr(value, field.name), f"{name}.{field.name}")
     elif isinstance(value, dict | tuple | list):
         items = dict(sorted(value.items())) if isinstance(value, dict) else dict(enumerate(value))
@@ -48,6 +48,11 @@ def _contents(value: Any, name: str) -> Iterator[tuple[str, str]]:
         else:
             inside = "".join(f"{key} {fingerprint(item)};" for key, item in items.items())
             yield name, f"{len(items)} items {hashlib.sha256(inside.encode()).hexdigest()}"
+    elif type(value).__repr__ is object.__repr__:  # an address, which is another one in the next process
+        kind = type(value).__name__
+        raise TypeError(
+            f"{name}: a run compares dataclasses, arrays, numbers and names, found {kind}"
+        )
     else:
         yield name, repr(value)
 

@@ -85,7 +85,7 @@ def partitions(cv: object, rows: Rows, labelled: Array | None, *, classifier: bo
             return [_column(rows, column)]
     raise ConfigError(
         "cv: expected a number of folds, a share of rows to hold out (below 1), 'domains', a splitter, an array of "
-        f"folds or pairs (train, test), found {cv!r}"
+        f"folds, pairs (train, test), or a value with `count` and `of(chunk)`, found {cv!r}"
     )
 
 

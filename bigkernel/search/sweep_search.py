@@ -86,14 +86,15 @@ class SweepSearchCV(CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator):
         weights, and every kernel of random features, need their own. With solver="cg" (or where "auto" chooses it) all
         penalties and folds of a kernel share the sweeps of one fit, kernel by kernel. The same holds for
         ARTLClassifier, whose candidates and folds of a kernel share the sweeps of moments and rounds.
-    cv : int, float, "domains", array (n,) of folds, splitter, or iterable of (train, test)
+    cv : int, float, "domains", array (n,) of folds, splitter, iterable of (train, test), or `Folds`
         int: scikit-learn's (stratified) folds for arrays in memory; folds by a hash of the row number for lazy input.
         float below 1: one split with about this share of the rows held out. Groups (`groups`, or a column of a corpus)
         stay together. −1 in an array: the row is in every training set. Only labelled rows are folded; in
         semi-supervised learning unlabelled rows, and test rows without their labels, contribute to every fold. 0: no
         folds, all rows are training rows, for scoring="neg_gcv".
         Landmarks are chosen once, from all rows including test rows. For ARTLClassifier a split hides the labels of its
-        test rows, and domains left without a label are the target.
+        test rows, and domains left without a label are the target. `streaming.folds.Folds`: a value with `count` and
+        `of(chunk)`, which gives the fold of each row on the workers, also for rows that do not fit in memory.
     scoring : str, function, list of str, dict or None
         "neg_mean_squared_error", "neg_root_mean_squared_error", "r2": from the statistics alone (for classes, of their
         one-hot targets). "accuracy", "balanced_accuracy", "neg_log_loss" (values of f clipped to [0.001, 1] and divided

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -153,6 +153,7 @@ class HeldOutFolds:
     Rows of the other folds are not tested.
     """
 
+    reads_rows: ClassVar[bool] = False
     count: int
 
     def of(self, chunk: Chunk) -> Array:

@@ -29,7 +29,9 @@ def add(a: Accumulator, b: Accumulator, *, consume: bool = False) -> Accumulator
 class Statistic(ABC):
     """A statistic that a sweep accumulates: a commutative monoid over chunks of rows, and plain data.
 
-    A total is a dict of float64 arrays, so that all totals are added, stored and sent in the same way.
+    A total is a dict of float64 arrays, so that all totals are added, stored and sent in the same way. A statistic is a
+    frozen dataclass of dataclasses, arrays, numbers and names: its fields are what a resumed run compares, except those
+    marked `NOT_COMPARED`, and large arrays among them are sent to each worker once.
     """
 
     prepares: ClassVar[bool] = False  # whether it takes little time beside the sweep that follows, which a pilot times

@@ -1,13 +1,14 @@
 """Folds of cross-validation: which fold tests a row, computed from the row itself, the same on every worker.
 
-A fold assignment is plain data that maps a chunk to a number from 0 to count − 1 for each row, or −1 for rows that no
-fold tests and every fold trains on.
+A fold assignment is plain data that maps a chunk to a number from 0 to count − 1 for each row, −1 for rows that no fold
+tests and every fold trains on. In columns made of pairs (train, test) it is −2, `NOT_USED`, for rows in neither.
+`SweepSearchCV(cv=…)` takes an assignment of yours: a frozen dataclass with `count` and `of`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -19,7 +20,11 @@ NOT_USED = -2  # the fold of a row that a split neither trains on nor tests
 
 
 class Folds(Protocol):
-    """An assignment of rows to the folds that test them."""
+    """An assignment of rows to the folds that test them.
+
+    With `reads_rows = False` it needs their numbers, domains, groups and column of folds alone, so that the folds of
+    landmarks are known without reading their rows.
+    """
 
     @property
     def count(self) -> int:
@@ -33,6 +38,7 @@ class Folds(Protocol):
 class HashFolds:
     """Folds by a hash of the row number, or of the group, so that all copies of a digit are tested together."""
 
+    reads_rows: ClassVar[bool] = False
     count: int  # number of folds, about equally large for many rows (or groups)
     seed: int = 0
     by: Literal["row", "group"] = "row"
@@ -51,6 +57,7 @@ class HashFolds:
 class ColumnFolds:
     """Folds from the column `fold` of the rows, given or computed before."""
 
+    reads_rows: ClassVar[bool] = False
     count: int
 
     def of(self, chunk: Chunk) -> Array:
@@ -62,6 +69,7 @@ class ColumnFolds:
 class DomainFolds:
     """Leave out one domain of `domains` (sorted, (count,)) in turn; rows of other domains are always trained on."""
 
+    reads_rows: ClassVar[bool] = False
     domains: Array
 
     @property
@@ -83,6 +91,10 @@ class SomeFolds:
     among: tuple[int, ...]  # numbers of the chosen folds
 
     @property
+    def reads_rows(self) -> bool:
+        return getattr(self.folds, "reads_rows", True)
+
+    @property
     def count(self) -> int:
         return len(self.among)
 
@@ -97,6 +109,7 @@ class SomeFolds:
 class HeldOut:
     """A single fold of about a share of the rows, or of the groups, by a hash."""
 
+    reads_rows: ClassVar[bool] = False
     share: float  # above 0, below 1
     seed: int = 0
     by: Literal["row", "group"] = "row"

@@ -29,7 +29,9 @@ _PANEL_ROWS = 384  # most rows that BLAS packs in a rank-k update
 Accumulator = dict[str, NDArray[np.float64]]  # a partial result: sums over rows, by name
 Merge = tuple[str, str, str]  # node, left, right
 _MOST_SECONDS = 1e11
-NOT_COMPARED = {"identity": False}  # metadata of dataclass fields that do not change a number; see `data.fingerprint`
+# metadata of dataclass fields that a resumed run does not compare (`data.fingerprint`): places that are written to, and
+# values that follow from compared ones, but whose last bits depend on the processor
+NOT_COMPARED = {"identity": False}
 
 
 @dataclass(frozen=True)
