@@ -50,7 +50,7 @@ def contained(values: Any, name: str, *, labels: bool = False) -> Any:
     if is_dask_frame(values):
         return _array_of(values, name)
     if is_dask_array(values):
-        from bigkernel.data.dask_arrays import as_dask_array  # loads dask.array, with numba and more
+        from bigkernel.data.dask_arrays import as_dask_array  # loads dask.array
 
         return as_dask_array(values)
     if hasattr(values, "store_path"):  # zarr

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bigkernel.errors import CategoriesWarning, DataError
+from bigkernel.errors import CategoriesWarning, ConfigError, DataError
 
 Label = str | float | None  # None: missing
 KINDS = ("number", "time", "duration", "category")
@@ -150,7 +150,11 @@ def cells_of(X: Any, names: Sequence[str]) -> list[Any]:
             raise DataError(f"X: expected columns of one length, found the shapes {sorted(shapes)[:3]}")
         return columns
     if hasattr(X, "to_pandas"):  # Polars and Arrow
-        X = X.to_pandas(date_as_object=False)
+        try:
+            X = X.to_pandas(date_as_object=False)
+        except ImportError as error:
+            needs = f"X: tables of Polars and Arrow are encoded by pandas and pyarrow ({error})"
+            raise ConfigError(f"{needs}: pip install pandas pyarrow") from error
     array = X if hasattr(X, "iloc") else np.asarray(X, None if hasattr(X, "dtype") else object)
     if array.ndim != 2 or array.shape[1] != len(names):
         raise DataError(f"X: expected rows of {len(names)} columns, found shape {array.shape}")

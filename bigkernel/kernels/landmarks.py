@@ -13,16 +13,18 @@ Williams & Seeger, "Using the Nyström method to speed up kernel machines" (NIPS
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
-from scipy import linalg
+from scipy import linalg, sparse
 
 from bigkernel.arrays import Array
 from bigkernel.errors import DataError
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import Gaussian
+from bigkernel.kernels.threads import blas_threads, one_thread
 
 Ids = NDArray[np.int64]
 
@@ -33,6 +35,7 @@ _RESIDUE = 64 * float(np.finfo(np.float32).eps)  # share of k(x, x) that is roun
 _STRIP_ROWS, _STRIP_COLUMNS = 8192, 1024  # rows of the factor, and columns of a float32 product, at a time
 _BLOCKS = 10  # least number of blocks of randomly pivoted Cholesky, if they have `_LEAST` proposals
 _LEAST, _MOST = 8, 512
+_NEAREST_ROWS = 1024  # whose distances from all centres a thread has at a time
 
 
 def uniform(
@@ -95,6 +98,40 @@ def as_landmarks(landmarks: ArrayLike, n_features: int) -> Array:
     if not np.isfinite(array).all():
         raise DataError(f"landmarks: row {int(np.argmin(np.isfinite(array).all(axis=1)))} is not finite")
     return array
+
+
+def move_centres(X: Array, centres: Array, steps: int) -> tuple[Array, Ids]:
+    """Move centres (m, d) to the means of the rows (n, d) nearest to them, till none changes (Lloyd 1982).
+
+    Return them and the numbers of rows nearest to them (m,). A centre of no row moves to the row farthest from its own.
+    Each thread of BLAS has 1,024 rows at a time; bits do not depend on their number.
+    """
+    centres, squares, before = centres.copy(), np.einsum("ij,ij->i", X, X), np.empty(0)
+
+    def find(start: int) -> tuple[Array, Array]:
+        # ‖x − z‖² − ‖x‖² = ‖z‖² − 2xᵀz
+        distances = X[start : start + _NEAREST_ROWS] @ (-2 * centres.T)
+        distances += np.einsum("ij,ij->i", centres, centres)
+        nearest = distances.argmin(axis=1)
+        return nearest, distances[np.arange(len(nearest)), nearest]
+
+    threads = blas_threads()
+    with one_thread(), ThreadPoolExecutor(threads) as pool:
+        for step in range(steps + 1):
+            nearest, distances = map(np.concatenate, zip(*pool.map(find, range(0, len(X), _NEAREST_ROWS)), strict=True))
+            counts = np.bincount(nearest, minlength=len(centres))
+            if step == steps or np.array_equal(nearest, before):
+                break
+            member = (np.ones(len(X), X.dtype), nearest, np.arange(len(X) + 1))
+            sums = sparse.csc_array(member, (len(centres), len(X))) @ X
+            has, empty, before = counts > 0, np.flatnonzero(counts == 0), nearest
+            centres[has] = sums[has] / counts[has, None]
+            # centres of no row go to the farthest rows, as long as these are no centres
+            distances += squares
+            far = np.argsort(distances, kind="stable")[len(X) - len(empty) :]
+            far = far[distances[far] > _RESIDUE * squares.max()]
+            centres[empty[: len(far)]] = X[far]
+    return centres, counts
 
 
 def rp_cholesky(

@@ -183,8 +183,7 @@ def test_domains_are_read_in_pieces(tmp_path):
 @pytest.fixture
 def many(monkeypatch):
     """Return clusters of more rows than k-means reads."""
-    monkeypatch.setattr(kernel_basis, "FEW_ROWS", 200)
-    monkeypatch.setattr(kernel_basis, "_PIECE_BYTES", 2**12)
+    monkeypatch.setattr(kernel_basis, "LEAST_ROWS", 200)
     centres = 4 * rng.normal(size=(15, 3))
     return np.concatenate([centre + rng.normal(size=(120, 3)) for centre in centres])
 
@@ -206,21 +205,9 @@ def test_centres_of_many_rows_are_nearly_as_good_as_those_of_scikit_learn(many):
     assert loss(many[:: len(many) // 15]) > 1.5 * loss(expected)
 
 
-@pytest.mark.slow
-@pytest.mark.cluster
-def test_centres_of_many_rows_do_not_depend_on_the_executor(many, client):
-    few = many[::4]
-    lazy, centres = as_rows(da.from_array(few, chunks=(100, 3))), []
-    for executor in ("serial", client):
-        with bk.executing(executor):
-            centres.append(chosen("k-means", lazy, 15).landmarks)
-    assert_array_equal(centres[0], centres[1])
-    assert_array_equal(centres[0], chosen("k-means", as_rows(few), 15).landmarks)
-
-
 def test_k_means_reads_a_sample_of_many_rows(many, monkeypatch):
-    sampled, plain = [], kernel_basis._many
-    monkeypatch.setattr(kernel_basis, "_many", lambda rows, ids, *rest: sampled.append(ids) or plain(rows, ids, *rest))
+    sampled, plain = [], kernel_basis.sample_ids
+    monkeypatch.setattr(kernel_basis, "sample_ids", lambda *a, **k: sampled.append(plain(*a, **k)) or sampled[0])
     chosen("k-means", as_rows(many), 15)
     assert len(sampled[0]) == sample_size(len(many), 3, 15, least=200) == 300
     assert (np.diff(sampled[0]) > 0).all()

@@ -17,8 +17,9 @@ from sklearn.preprocessing import OneHotEncoder
 
 import bigkernel as bk
 from bigkernel import TableEncoder
+from bigkernel.data.table import cells_of
 from bigkernel.engine.rows import as_rows
-from bigkernel.errors import CategoriesWarning, DataError, ModelRejectedError
+from bigkernel.errors import CategoriesWarning, ConfigError, DataError, ModelRejectedError
 from bigkernel.models import file
 
 N = 240
@@ -140,6 +141,15 @@ def test_every_kind_of_table_gives_the_same_numbers(table):
 def test_polars_frames_give_the_same_numbers(table):
     frame = pytest.importorskip("polars").from_pandas(table[0])
     assert_array_equal(TableEncoder().fit_transform(frame), TableEncoder().fit_transform(table[0]))
+
+
+def test_a_table_of_arrow_names_pandas_where_it_is_missing():
+    class Table:  # pyarrow keeps a pandas that it has loaded
+        def to_pandas(self, **_):
+            raise ModuleNotFoundError("No module named 'pandas'")
+
+    with pytest.raises(ConfigError, match=r"Arrow.*No module named 'pandas'\): pip install pandas pyarrow"):
+        cells_of(Table(), ("a",))
 
 
 def test_a_dask_frame_is_encoded_lazily_as_in_memory(table):

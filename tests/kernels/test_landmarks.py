@@ -8,13 +8,15 @@ import reference_sampling as oracle
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.spatial.distance import cdist
 from scipy.stats import chisquare
+from threadpoolctl import threadpool_limits
 from traced import traced
 
 from bigkernel import Gaussian, Linear
 from bigkernel.errors import DataError
 from bigkernel.kernels import landmarks
-from bigkernel.kernels.landmarks import MOST_POINTS, as_landmarks, median_width, rp_cholesky, uniform
+from bigkernel.kernels.landmarks import MOST_POINTS, as_landmarks, median_width, move_centres, rp_cholesky, uniform
 
 rng = np.random.default_rng(20241003)
 N = 60
@@ -165,3 +167,28 @@ def test_repeated_landmarks_count_for_no_distance():
 def test_many_landmarks_are_thinned():
     Z = rng.normal(size=(3 * MOST_POINTS, 2))
     assert_allclose(median_width(Z), median_width(Z[: 2 * MOST_POINTS : 2]), rtol=0.05)
+
+
+def test_centres_move_to_the_means_of_their_rows_and_an_empty_one_to_the_farthest_row():
+    first = np.concatenate([X[:5], [[100.0, 0.0, 0.0]]])  # nearest to no row
+    expected, farthest = first.copy(), 0
+    for _ in range(3):
+        distances = cdist(X, expected)
+        nearest, farthest = distances.argmin(axis=1), distances.min(axis=1).argmax()
+        for j in range(6):
+            expected[j] = X[nearest == j].mean(axis=0) if (nearest == j).any() else X[farthest]
+    actual, counts = move_centres(X, first, 3)
+    assert_allclose(actual, expected, rtol=1e-12)
+    assert_array_equal(counts, np.bincount(cdist(X, expected).argmin(axis=1), minlength=6))
+    assert first[-1, 0] == 100.0
+    last, _ = move_centres(X, first, 100)
+    assert_array_equal(move_centres(X, last, 1)[0], last)
+
+
+def test_centres_have_the_same_bits_with_any_number_of_threads():
+    rows, found = rng.normal(size=(9_000, 20)).astype(np.float32), []
+    for threads in (1, 2, 4):
+        with threadpool_limits(threads, user_api="blas"):
+            found.append(move_centres(rows, rows[:60], 4)[0])
+    assert_array_equal(found[1], found[0])
+    assert_array_equal(found[2], found[0])

@@ -21,17 +21,13 @@ Tests: estimators/test_landmark_choices.py.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar
 
-import dask
 import numpy as np
-from distributed import Client
 from numpy.typing import ArrayLike
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from bigkernel.arrays import Array, Index
@@ -39,7 +35,6 @@ from bigkernel.config import settings
 from bigkernel.data.containers import by_name, in_memory, length, names_of
 from bigkernel.engine.process import free_memory
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import choose_executor
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError, PlanTooLargeError
 from bigkernel.estimators.fit.state import UNSTORED, ColumnMap, Columns, RowBasis
 from bigkernel.estimators.inputs.checks import require_exact, warn_of_scales
@@ -68,15 +63,13 @@ FREQUENCY_BYTES = 2**33  # most memory of the random frequencies of a model
 NOISE_ROWS = 64  # points whose blocks are compared with float64
 FEW_LANDMARKS = 4  # below which points between them lie on a line, or in a plane
 SAMPLE_ROWS = 256  # rows that set the bandwidth "scale", the origin and the dtype of random features
-FEW_ROWS = 20_000  # up to which k-means uses every row, by scikit-learn; beyond, a sample, by k-means|| of dask-ml
-ROWS_PER_LANDMARK = 20  # of a sample of more than FEW_ROWS rows
+LEAST_ROWS = 20_000  # of the sample of k-means
+ROWS_PER_LANDMARK = 20  # of larger samples
 SAMPLE_BYTES = 2**30
 FACTOR_BYTES = 2**31  # of (rows of the sample, m) numbers, up to which there are more than two rows a landmark
 SEED_ROWS, SEED_LEAST = 3, 2000  # rows a centre, and in all, among which k-means chooses its first centres
 LLOYD_STEPS = 10  # of k-means from these
-SCALABLE_ROUNDS = 5  # of the choice of its first centres, m candidates expected in each (Bahmani et al. 2012)
 STRIPS_BYTES = 2**28  # of rows and kernel values that a choice by the kernel works on at a time
-_PIECE_BYTES = 2**25  # of the rows of a piece of k-means||
 
 
 @dataclass(frozen=True, eq=False)
@@ -514,65 +507,34 @@ def _by_cholesky(rows: Rows, count: int, kernel: Kernel, rng: np.random.RandomSt
 def _centres(some: Rows | DomainRows, count: int, rng: np.random.RandomState) -> tuple[Array, str | None]:
     """Find centres of rows by k-means; return them, and a note if they are too few."""
     rows = some if isinstance(some, Rows) else some.rows
-    size = sample_size(len(some), rows.shape[1], count, least=FEW_ROWS)
-    ids = sample_ids(some, size, rng, least=count)
+    ids = sample_ids(some, sample_size(len(some), rows.shape[1], count, least=LEAST_ROWS), rng, least=count)
     count = min(count, len(ids))
-    centres, nearest = _few(rows.take(ids), count, rng) if len(ids) <= FEW_ROWS else _many(rows, ids, count, rng)
-    kept = np.flatnonzero(nearest)  # of two equal centres, one is nearest to no row
-    return centres[kept], f"landmarks='k-means': the sample has {len(kept)} distinct centres" if len(
-        kept
-    ) < count else None
+    centres = _k_means(rows.take(ids), count, rng)
+    short = f"landmarks='k-means': the sample has {len(centres)} distinct centres"
+    return centres, short if len(centres) < count else None
 
 
-def _few(X: Array, count: int, rng: np.random.RandomState) -> tuple[Array, Array]:
-    """Find centres (m, d) by scikit-learn, and the number of rows nearest to each (m,).
+def _k_means(X: Array, count: int, rng: np.random.RandomState) -> Array:
+    """Find centres (m, d) of rows, which are overwritten; of equal centres one is returned.
 
     The first ones are chosen among a few rows a centre, as that takes n·m·d operations one centre after another.
     To choose them among all rows, and to move all of them to the end, is not more accurate (D35 of DESIGN).
     """
-    from sklearn.cluster import KMeans, kmeans_plusplus  # a third of scikit-learn, which other choices do not need
+    from sklearn.cluster import kmeans_plusplus  # a third of scikit-learn, which other choices do not need
 
     # in float32 about the mean, in units of a power of two near the largest value, as squares of others may overflow
     unit = float(np.ldexp(1.0, np.clip(-np.frexp(np.abs(X).max(initial=0.0))[1], -1022, 1022)))
-    points = X * unit
-    mean = points.mean(axis=0)
-    points = (points - mean).astype(np.float32)
+    X *= unit
+    mean = X.mean(axis=0)
+    X -= mean
+    points = X.astype(np.float32)
     some = points[draws.uniform(len(points), min(len(points), max(SEED_LEAST, SEED_ROWS * count)), rng)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different rows than centres: see the note
-        # the best of several trials is far out where rows are few a centre
-        trials = None if len(some) >= ROWS_PER_LANDMARK * count else 1
-        with one_thread():  # two threads of BLAS wait for each other in thin products
-            first, _ = kmeans_plusplus(some, count, n_local_trials=trials, random_state=rng)
-        model = KMeans(count, init=first, n_init=1, max_iter=LLOYD_STEPS, random_state=rng).fit(points)
-    return (model.cluster_centers_ + mean) / unit, np.bincount(model.labels_, minlength=count)
-
-
-def _many(rows: Rows, ids: Ids, count: int, rng: np.random.RandomState) -> tuple[Array, Array]:
-    """Find centres by k-means|| and Lloyd's steps, over a sample that stays where its pieces were read."""
-    from dask_ml.cluster import k_means as scalable  # takes 2 s and 200 MB to import
-
-    from bigkernel.data import dask_arrays as da
-
-    piece_rows = max(256, _PIECE_BYTES // (8 * max(count, rows.shape[1])))
-    plain = replace(rows, columns={}, classes=())
-    take = dask.delayed(plain.take, pure=False)
-    executor = choose_executor(rows)
-    scheduler = executor if isinstance(executor, Client) else "threads" if executor == "threads" else "synchronous"
-    with dask.config.set(scheduler=scheduler):
-        # pieces stay where they were read, for all rounds
-        pieces = np.array_split(ids, -(-len(ids) // piece_rows))
-        X = da.concatenate([da.from_delayed(take(i), (len(i), rows.shape[1]), np.float64) for i in pieces]).persist()
-        model = scalable.KMeans(
-            count,
-            oversampling_factor=count,
-            init_max_iter=SCALABLE_ROUNDS,
-            max_iter=LLOYD_STEPS,
-            random_state=int(rng.randint(2**31 - 1)),
-        )
-        model.fit(X)
-        nearest = np.bincount(model.labels_.compute(), minlength=count)
-    return model.cluster_centers_, nearest
+    # the best of several trials is far out where rows are few a centre
+    trials = None if len(some) >= ROWS_PER_LANDMARK * count else 1
+    with one_thread():  # two threads of BLAS wait for each other in thin products
+        first, _ = kmeans_plusplus(some, count, n_local_trials=trials, random_state=rng)
+    centres, counts = draws.move_centres(points, first, LLOYD_STEPS)
+    return np.asarray((centres[counts > 0] + mean) / unit)
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
