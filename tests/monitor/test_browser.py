@@ -182,6 +182,9 @@ def test_nothing_is_clipped_live_or_in_a_report(tab, scheduler, tmp_path, width)
             tab.until("!document.getElementById('map').hidden")
             assert tab.evaluate(CLIPPED) == []
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            assert tab.evaluate("document.querySelector('#plan .stacked').scrollWidth") <= width
+            named = "getComputedStyle(document.querySelector('#plan td:nth-child(7)'), '::before').content"
+            assert tab.evaluate(named) == ('"memory"' if width == 390 else "none")
     assert tab.evaluate("document.querySelectorAll('.digits canvas').length") == 2
     assert "This fit is unreliable" in tab.evaluate(text("#fit .failure"))
     limits = ("0.001at most 30", "99at most 30", "1.23e-12at most 3.33e-4")

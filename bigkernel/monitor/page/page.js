@@ -141,17 +141,17 @@ function matrix(rows, names, cell, className = "matrix") {
 
 // A table; lines after the first `most` are folded.
 function table(header, lines, most = lines.length) {
-  const cell = (tag, value) => {
+  const cell = (value, column) => {
     const { label, note = "", off = false } = value !== null && typeof value === "object" ? value : { label: value };
     const left = typeof label === "string" && !/^[\d–(-]/.test(label);
     const className = `${left ? "text" : ""} ${off ? "off" : ""}`;
-    return make(tag, { className }, String(label), note ? text("small", note) : "");
+    return make("td", { className, data: { name: header[column] } }, String(label), note ? text("small", note) : "");
   };
   const head = make("tr", {}, ...header.map((name) => text("th", name, "text")));
   const rest = lines.length > most ? make("details", {}, text("summary", `${count(lines.length - most)} more`),
     table(header, lines.slice(most))) : "";
-  return div("scroll", make("table", {}, head,
-    ...lines.slice(0, most).map((line) => make("tr", {}, ...line.map((value) => cell("td", value))))), rest);
+  return div("scroll", make("table", { className: header.length > 5 ? "stacked" : "" }, head,
+    ...lines.slice(0, most).map((line) => make("tr", {}, ...line.map(cell)))), rest);
 }
 
 function facts(pairs) {
