@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import dask
 from distributed import Client, LocalCluster
@@ -23,13 +23,13 @@ from bigkernel.cluster.cluster_file import KINDS, ClusterFile, read_file, requir
 from bigkernel.cluster.dask_settings import configuration, dashboard_port, environment_kept, memory_limit, start_seconds
 from bigkernel.cluster.launchers import launched, require_launchable
 from bigkernel.config import settings
-from bigkernel.engine.process import OneBlasThread, Undisturbed, processors
+from bigkernel.engine.process import Undisturbed, processors
 from bigkernel.errors import ConfigError, StalledError
 from bigkernel.events.sinks import install_monitor
 
 
 def connect(
-    cluster: str | Path | ClusterFile | Client = "local",
+    cluster: str | Path | ClusterFile = "local",
     *,
     workers: int | None = None,
     memory_limit: str | int | None = None,
@@ -40,11 +40,11 @@ def connect(
     """Return a client of a cluster, which estimators then use; closing it ends what was started for it.
 
     It is closed at the end of a `with` block, by `close()`, or when the process ends: in a notebook no block is needed.
+    A client of your own needs no `connect`: estimators use the current one, and that of `executing`.
 
     Parameters
     ----------
-    cluster : "local", an address ("tcp://…", "tls://…"), a YAML file, what `cluster_file.cluster_of` gives, or a client
-        that exists: it gets the plugins that jobs want, and stays open when what is returned is closed.
+    cluster : "local", an address ("tcp://…", "tls://…"), a YAML file, or what `cluster_file.cluster_of` gives
     workers : int or None
         Processes of a local cluster, of each host by SSH, or jobs of SLURM; None: one a processor, one, one.
     memory_limit : bytes, text such as "2GiB", or None (`bigkernel.memory-limit-bytes`)
@@ -56,8 +56,8 @@ def connect(
     Raises
     ------
     ConfigError
-        A key or value of the file, a certificate, an address beyond this machine without encryption, what hosts or
-        SLURM refuse, or a client that is asynchronous or closed.
+        A key or value of the file, a certificate, an address beyond this machine without encryption, or what hosts or
+        SLURM refuse.
     StalledError
         No scheduler answers at the address, or a host or SLURM does not.
 
@@ -70,14 +70,6 @@ def connect(
     """
     own: dict[str, Any] = {"workers": workers, "memory_limit": memory_limit, "directory": directory}
     own["tls"] = None if tls is None else Path(tls)
-    if isinstance(cluster, Client):
-        if given := [name for name, value in own.items() if value is not None]:
-            raise ConfigError(
-                f"{given[0]}: not used with a client, whose cluster already exists; leave out {', '.join(given)}"
-            )
-        _add_plugins(cluster)
-        lent: Any = _LentClient(cluster)
-        return lent
     return _held(_opened(described(cluster, own, dashboard)))
 
 
@@ -97,46 +89,6 @@ def _held(opened: AbstractContextManager[Client]) -> Client:
     client.close = close
     atexit.register(close)
     return client
-
-
-class _LentClient:
-    """A client of the caller: `with` makes it the current one, and neither a block nor `close` closes it."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._blocks: list[AbstractContextManager[None]] = []
-
-    __class__: Any = property(lambda self: self._client.__class__)  # what isinstance looks at
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def __enter__(self) -> Self:
-        self._blocks.append(self._client.as_current())
-        self._blocks[-1].__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._blocks.pop().__exit__(*error)
-
-    def close(self, *args: Any, **kwargs: Any) -> None:
-        """Leave the client open."""
-
-
-def _add_plugins(client: Client) -> None:
-    """Add the plugins that jobs need to a client; raise `ConfigError` if it is asynchronous or closed."""
-    if client.asynchronous:
-        raise ConfigError(
-            "client: expected a synchronous distributed.Client, found one with asynchronous=True; use for instance "
-            "Client(client.scheduler.address)"
-        )
-    if client.status != "running":
-        raise ConfigError(
-            f"client: expected a running distributed.Client, found one that is {client.status}; create another one"
-        )
-    for plugin in (Undisturbed(), OneBlasThread()):
-        client.register_plugin(plugin)
-    install_monitor(client, shown=settings().monitor)
 
 
 @contextmanager

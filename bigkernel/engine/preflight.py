@@ -26,7 +26,7 @@ from bigkernel.config import Settings
 from bigkernel.data.atomic_write import require_free
 from bigkernel.data.run_directory import Run
 from bigkernel.data.zarr_arrays import digest, retry
-from bigkernel.engine.process import OneBlasThread, Resident, free_memory, resident
+from bigkernel.engine.process import OneBlasThread, Resident, Undisturbed, free_memory, resident
 from bigkernel.engine.rows import Rows, ZarrSource
 from bigkernel.errors import ConfigError, DataError, StalledError
 from bigkernel.kernels.kept_blocks import BLOCKS
@@ -137,7 +137,8 @@ def check_cluster(
             f"{rows.name}: expected the same data on all workers and the driver, found different data; "
             "copy or mount it again"
         )
-    client.register_plugin(OneBlasThread())
+    for plugin in (OneBlasThread(), Undisturbed()):
+        client.register_plugin(plugin)
     return _check_memory(client, steps, states, run, config)
 
 

@@ -19,7 +19,7 @@ import yaml
 from distributed.core import Status
 from drivers import wait_until
 
-from bigkernel import KernelRidge, connect, executing
+from bigkernel import KernelRidge, connect
 from bigkernel.cluster.cluster_file import cluster_of, read_file
 from bigkernel.engine.process import OneBlasThread, Undisturbed, blas_threads
 from bigkernel.errors import ConfigError
@@ -107,40 +107,14 @@ if __name__ == "__main__":
 
 
 @pytest.mark.cluster
-def test_an_existing_client_gets_our_plugins_and_stays_open(cluster):
-    with distributed.Client(cluster) as client, connect(client) as lent:
+def test_an_existing_client_is_used_as_it_is_and_its_workers_get_our_plugins(cluster):
+    with distributed.Client(cluster) as client:
+        rows = da.from_array(np.eye(8), chunks=(4, 8))
+        fitted = KernelRidge(n_landmarks=4).fit(rows, da.from_array(np.arange(8.0), chunks=4))
+        assert fitted.fit_report()["sweep"]["executor"] == "dask"
         assert client.run_on_scheduler(lambda dask_scheduler: Monitor.name in dask_scheduler.plugins)
         plugins = client.run(lambda dask_worker: {OneBlasThread.name, Undisturbed.name} <= set(dask_worker.plugins))
         assert list(plugins.values()) == [True, True]
-        with pytest.raises(ConfigError, match="workers: not used with a client, whose cluster already exists"):
-            connect(client, workers=2)
-        with connect(lent) as again, lent, executing(again):
-            rows = da.from_array(np.eye(8), chunks=(4, 8))
-            fitted = KernelRidge(n_landmarks=4).fit(rows, da.from_array(np.arange(8.0), chunks=4))
-            assert fitted.fit_report()["sweep"]["executor"] == "dask"
-            assert client.gather(again.submit(sum, [1, 2], pure=False)) == 3
-        lent.close()
-        connect(client).close()
-        assert client.status == "running"
-        assert distributed.default_client() is client
-    assert client.status == "closed"
-    with pytest.raises(ConfigError, match="found one that is closed"):
-        connect(client)
-    with distributed.Client(cluster, set_as_default=False) as client:
-        for _ in range(2):
-            with connect(client):
-                assert distributed.default_client() is client
-        assert client.status == "running"
-
-
-@pytest.mark.cluster
-def test_an_asynchronous_client_is_refused(cluster):
-    async def refuse():
-        async with distributed.Client(cluster.scheduler_address, asynchronous=True, set_as_default=False) as client:
-            with pytest.raises(ConfigError, match=r"asynchronous.*Client\(client\.scheduler\.address\)"):
-                connect(client)
-
-    asyncio.run(refuse())
 
 
 @pytest.mark.cluster
