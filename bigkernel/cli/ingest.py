@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import time
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,10 +18,11 @@ from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
     from bigkernel.data.corpus import Corpus
-    from bigkernel.data.ingest import IdCheck
     from bigkernel.data.table import TableEncoding
 
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}
+_ID_NAME = re.compile(r"(?i:id|index|.*[_ ]id)|.*[a-z]I[Dd]")
+_MOST_IDS = 5_000_000  # to compare in memory
 _FORMATS = "\n".join(f"  {name:<8} {text}" for name, text in FORMATS.items())
 _EPILOG = f"""\b
 Formats (auto: by the first bytes, then by the name; text may be compressed):
@@ -97,7 +99,6 @@ def ingest(
     """
     from bigkernel.data.atomic_write import require_target
     from bigkernel.data.corpus import open_corpus
-    from bigkernel.data.ingest import IdCheck
     from bigkernel.data.ingest import ingest as ingest_sources
     from bigkernel.data.readers.source import SkippedRows
     from bigkernel.data.write_corpus import Split, split_path
@@ -119,7 +120,6 @@ def ingest(
         reading["encode"] = _encoding(sources, encode_as, reading)
     opened = [open_source(path, labels=file, **reading) for path, file in zip(sources, each, strict=True)]
     what = os.path.basename(opened[0].path.rstrip("/")) + (f" and {len(opened) - 1} more" if len(opened) > 1 else "")
-    check = IdCheck(opened[0].feature_names)
     with bar(f"ingest {what}", enabled=not as_json) as update:
         made = ingest_sources(
             opened,
@@ -130,7 +130,6 @@ def ingest(
             split=shares,
             chunk_rows=chunk_rows,
             progress=update,
-            check=check,
         )
     formats = ", ".join(dict.fromkeys(source.format for source in opened))
     figures: dict[str, Any] = {"format": formats, **describe(made, as_json=as_json)}
@@ -138,14 +137,15 @@ def ingest(
         figures |= {"skipped_rows": skipped.count}
         if skipped.first:
             figures["first_skipped" if as_json else "first_skipped_(rows_from_0)"] = skipped.first
-    for share in shares.shares if shares else ():
-        place = split_path(corpus, share)
-        figures[f"share {share}"] = f"{open_corpus(place).n_rows:,} rows in {place}"
+    parts = {share: open_corpus(split_path(corpus, share)) for share in (shares.shares if shares else ())}
+    figures |= {
+        f"share {share}": f"{part.n_rows:,} rows in {split_path(corpus, share)}" for share, part in parts.items()
+    }
     other = "numbers" if made.info.classes else "classes"
     ambiguous = bool(made.info.classes) or figures.get("labels_are") == "whole numbers"
     if labels_are == "auto" and ambiguous and not as_json and str not in set(map(type, made.info.classes)):
         figures["labels_are"] += f" (change it by --labels-are {other})"
-    notes = _notes(opened, made, figures) + _notes_of_ids(made, check)
+    notes = _notes(opened, made, figures) + _notes_of_ids([made, *parts.values()])
     figures |= {"notes": notes} if as_json else {}
     show({**figures, "seconds": time.perf_counter() - start}, as_json=as_json, title=corpus)
     for note in () if as_json else notes:
@@ -176,20 +176,19 @@ def _notes(opened: list[Source], made: Corpus, figures: dict[str, Any]) -> list[
     return notes + [f"class {label!r} {advice}" for label in odd]
 
 
-def _notes_of_ids(made: Corpus, check: IdCheck) -> list[str]:
-    """Return what may be wrong with the ids of a corpus and those split off it, or looks like ids and is none."""
-    from bigkernel.data.ingest import MOST_IDS
-
-    name = made.info.id_column
-    if "id" not in made.columns:
-        feature = next(iter(check.rising), "")
+def _notes_of_ids(made: list[Corpus]) -> list[str]:
+    """Return what may be wrong with the ids of corpora of one source, or is called like ids and is none."""
+    info = made[0].info
+    if "id" not in made[0].columns:
+        feature = next(filter(_ID_NAME.fullmatch, info.feature_names), "")
         column = shlex.quote(feature)
         advice = f"keep it as the id: --id-column {column}, or leave it out: --drop {column}"
-        return [f"column {feature!r} looks like an id and is a feature; {advice}"] if feature else []
-    if check.repeated is None:
-        return [f"column {name!r}: not checked for repeated ids, as there are more than {MOST_IDS:,}"]
+        return [f"column {feature!r} is called like an id and is a feature; {advice}"] if feature else []
+    if (rows := sum(one.n_rows for one in made)) > _MOST_IDS:
+        return [f"column {info.id_column!r}: not checked for repeated ids, as there are more than {_MOST_IDS:,}"]
+    repeated = rows - len({one for corpus in made for one in corpus.column("id").tolist()})
     joined = "predictions cannot be joined by them one to one"
-    return [f"column {name!r}: {check.repeated:,} repeated ids; {joined}"] if check.repeated else []
+    return [f"column {info.id_column!r}: {repeated:,} repeated ids; {joined}"] if repeated else []
 
 
 def _shares(pairs: tuple[str, ...]) -> dict[str, float]:

@@ -7,15 +7,13 @@ the column `row` numbers the rows of all files from 0, in the order of the files
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from bigkernel.arrays import Array
 from bigkernel.data.atomic_write import writing
 from bigkernel.data.corpus import Corpus, CorpusInfo, chunk_rows_for, open_corpus, require_same_columns
 from bigkernel.data.labels import Classes, Labelling
@@ -24,9 +22,7 @@ from bigkernel.data.readers.source import Source, origin_of, plain_name
 from bigkernel.data.write_corpus import Batch, Split, fill, peek, split_path, writer_for
 from bigkernel.errors import DataError
 
-MOST_IDS = 5_000_000  # to compare in memory
 Progress = Callable[[int, int | None], None]
-_ID_NAME = re.compile(r"(?i:id|index|.*[_ ]id)|.*[a-z]I[Dd]")
 
 
 def ingest(
@@ -39,14 +35,13 @@ def ingest(
     split: Split | None = None,
     chunk_rows: int | None = None,
     progress: Progress | None = None,
-    check: IdCheck | None = None,
 ) -> Corpus:
     """Write the rows and labels of one source, or of several compatible ones, as a corpus; see `write_corpus`.
 
     The classes of several are joined, and the column `domain` is 0, 1, … by file. The name is that of the first file by
     default. `split` names shares of the rows that go to corpora of their own: train.corpus and train-test.corpus.
-    `progress` is called after each batch with the rows done and the rows in all (None: not known); `check` takes all
-    rows. After a DataError nothing new is left at `target_path`.
+    `progress` is called after each batch with the rows done and the rows in all (None: not known). After a DataError
+    nothing new is left at `target_path`.
     """
     sources = [source] if isinstance(source, Source) else list(source)
     shares = ("", *(split.shares if split else ()))
@@ -58,7 +53,7 @@ def ingest(
     counts = [source.n_rows for source in sources]
     n_rows = None if None in counts else sum(filter(None, counts))
     numbered = split is not None or any(source.skipped for source in sources)
-    first, batches = peek(_batches(sources, n_rows, progress, numbered, check), sources[0].path)
+    first, batches = peek(_batches(sources, n_rows, progress, numbered), sources[0].path)
     name = name or _name(sources[0].path)
     origins = [origin_of(source) for source in sources]
     origin = ", ".join(f"domain {file}: {text}" for file, text in enumerate(origins)) if sources[1:] else origins[0]
@@ -79,44 +74,13 @@ def ingest(
     return open_corpus(target_path)
 
 
-class IdCheck:
-    """Counts repeated ids in rows as they are read, and finds features that look like ids.
-
-    Those are called so, and are whole numbers that only rise: `rising` has the position and last value of each by name.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.rising = {name: (place, -np.inf) for place, name in enumerate(names) if _ID_NAME.fullmatch(name)}
-        self._rows, self._ids = 0, set[str]()
-
-    def add(self, values: Mapping[str, Array]) -> None:
-        """Take the next rows, as a batch holds them."""
-        for name, (place, last) in list(self.rising.items()):
-            column = np.concatenate([[last], values["x"][:, place]])
-            self.rising[name] = place, column[-1]
-            if (np.diff(column) <= 0).any() or (column[1:] != np.round(column[1:])).any():
-                del self.rising[name]
-        if "id" in values and self.repeated is not None:
-            self._rows += len(values["id"])
-            self._ids.update(map(str, values["id"].tolist()))
-
-    @property
-    def repeated(self) -> int | None:
-        """The number of rows whose id an earlier row has; None if there are too many ids to compare in memory."""
-        return None if self._rows > MOST_IDS else self._rows - len(self._ids)
-
-
-def _batches(
-    sources: Sequence[Source], n_rows: int | None, update: Progress | None, numbered: bool, check: IdCheck | None
-) -> Iterator[Batch]:
+def _batches(sources: Sequence[Source], n_rows: int | None, update: Progress | None, numbered: bool) -> Iterator[Batch]:
     """Yield the batches of several sources, with the column `row` if `numbered`."""
     done = first_row = 0
     for file, source in enumerate(sources):
         start, skipped = 0, source.skipped.count if source.skipped else 0
         for values in source.batches():
             count = len(values["x"])
-            if check is not None:
-                check.add(values)
             if len(sources) > 1:
                 values["domain"] = np.full(count, file, np.int64)
             if not numbered:

@@ -354,7 +354,6 @@ class RunState:
     segments_done: int = 0
     rows: int = 0
     rows_done: int = 0
-    repeats: int = 0  # times a segment was restarted
     holder: str = ""  # process and host working on it, or empty
     settings: dict[str, str] = dataclasses.field(default_factory=dict)  # by name, as the manifest has them
 
@@ -401,15 +400,7 @@ def _state(path: Path, above: str) -> RunState:
     elif run.has(run.early_end()):
         state = "ended early"
     return RunState(
-        str(path),
-        state,
-        segments,
-        len(done),
-        rows,
-        sum(receipt.rows for receipt in done),
-        sum(max(0, len(run.starts(f"0-{i}")) - 1) for i in range(segments)),
-        holder,
-        settings,
+        str(path), state, segments, len(done), rows, sum(receipt.rows for receipt in done), holder, settings
     )
 
 

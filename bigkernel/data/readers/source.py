@@ -52,7 +52,6 @@ _FOREIGN = {  # first bytes -> what the content is
     rb"\xd0\xcf\x11\xe0": "an Excel workbook",
     rb"\x1f\x9d|\x04\x22\x4d\x18|LZIP|7z\xbc\xaf|Rar!\x1a|.{257}ustar": "a compressed file or an archive (unpack it)",
 }
-_DIGITS = re.compile(r"([0-9]+)")
 
 Block = tuple[Any, ...]  # x (k, d), then y, group, id and row, each (k,) or None; trailing ones may be omitted
 BLOCK_ARRAYS = ("x", "y", "group", "id", "row")
@@ -384,12 +383,6 @@ def load_library(module: str, what: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         raise ConfigError(f'{what}, which is not installed: pip install "bigkernel[data]"') from None
-
-
-def natural(name: str) -> tuple[tuple[int, str | int], ...]:
-    """Return a key that sorts names naturally: img2 before img10."""
-    pieces = _DIGITS.split(name)
-    return tuple((1, int(piece)) if place % 2 else (0, piece) for place, piece in enumerate(pieces))
 
 
 def origin_of(source: Source) -> str:

@@ -23,6 +23,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from dask.utils import natural_sort_key
 from numpy.typing import NDArray
 
 from bigkernel.data.labels import beyond_exact, checked_labels, group_code, require_exact
@@ -611,7 +612,7 @@ def _files(path: str) -> tuple[str, ...]:
         if kind := source.compression_of(path):
             raise DataError(f"{path}: expected Parquet without {kind}, as it is read in pieces; decompress it")
         return (path,)
-    names = sorted((name for name in os.listdir(path) if not name.startswith((".", "_"))), key=source.natural)
+    names = sorted((name for name in os.listdir(path) if not name.startswith((".", "_"))), key=natural_sort_key)
     for name in names:
         # reading a pipe would block
         if not name.lower().endswith(PARQUET_ENDINGS) or not os.path.isfile(os.path.join(path, name)):

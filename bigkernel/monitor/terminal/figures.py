@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from bigkernel.data.visible import visible
 from bigkernel.html import readable
 
 _GAP = 2  # letters between the two columns
+_KEPT_BLANK = "\0"  # in place of blanks within items; `visible` leaves none
 
 
 def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
@@ -37,14 +39,9 @@ def show(figures: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
 
 def _lines(pieces: Sequence[str], room: int) -> str:
     """Return comma-separated items in lines of at most `room` letters; items are never split."""
-    lines = [""]
-    for number, piece in enumerate(map(visible, pieces), 1):
-        text = piece + ("," if number < len(pieces) else "")
-        if lines[-1] and len(lines[-1]) + 1 + len(text) > room:
-            lines.append(text)
-        else:
-            lines[-1] += f" {text}" if lines[-1] else text
-    return "\n".join(lines)
+    whole = [visible(piece).replace(" ", _KEPT_BLANK) for piece in pieces]
+    lines = textwrap.wrap(", ".join(whole), max(1, room), break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace(_KEPT_BLANK, " ")
 
 
 def _pieces(name: str, value: Any) -> list[str]:
