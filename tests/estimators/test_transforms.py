@@ -8,7 +8,6 @@ from kinds import KINDS, of_kind, plain
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import config_context, preprocessing
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline, make_pipeline
 from threadpoolctl import threadpool_limits
 
@@ -135,21 +134,6 @@ def test_another_number_of_features_is_refused(build, ours, theirs, rows, exact,
     model, d = ours().fit(rows), rows.shape[1]
     with pytest.raises(ValueError, match=rf"{d - 1} features.*{d} features"):
         model.transform(build(kind, rows[:, :-1]))
-
-
-@every_transform
-def test_a_saved_transform_gives_the_same_rows_and_follows_scikit_learn(tmp_path, ours, theirs, rows, exact, narrow):
-    with pytest.raises(NotFittedError):
-        ours().transform(rows)
-    model = clone(ours()).fit(rows)
-    mapped = model.transform(rows)
-    assert model.n_features_in_ == rows.shape[1]
-    assert len(set(model.get_feature_names_out())) == mapped.shape[1]
-    assert_array_equal(model.set_output(transform="default").transform(rows), mapped)
-    bk.save_model(model, tmp_path / "m")
-    again = bk.load_model(tmp_path / "m")
-    assert_array_equal(again.transform(rows), mapped)
-    assert_array_equal(again.fit(rows).transform(rows), mapped)
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weighted"])
