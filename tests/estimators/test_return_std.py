@@ -36,11 +36,12 @@ GIVEN = {"alpha": ALPHA, "noise_variance": ALPHA}  # the process of covariance k
 pytestmark = pytest.mark.usefixtures("small_steps")
 
 
-def variance(k, form, rows=X, new=NEW):
+def variance(k, form, rows=X, new=NEW, alpha=ALPHA, weight=None, fit_intercept=False):
     """Return the dense variance of the exact form or of that with landmarks."""
+    noise = alpha, weight, fit_intercept
     if form:
-        return reference.gp_variance_nystrom(k(rows, Z), k(Z, Z), k(new, Z), np.diagonal(k(new, new)), ALPHA)
-    return reference.gp_variance_exact(k(rows, rows), k(new, rows), np.diagonal(k(new, new)), ALPHA)
+        return reference.gp_variance_nystrom(k(rows, Z), k(Z, Z), k(new, Z), np.diagonal(k(new, new)), *noise)
+    return reference.gp_variance_exact(k(rows, rows), k(new, rows), np.diagonal(k(new, new)), *noise)
 
 
 def gaussian(A, B):
@@ -58,6 +59,17 @@ def test_deviations_match_the_dense_process(kernel, form):
     # the distance of a row to itself is 1e-16 by rounding, and Matérn 1/2 takes its square root
     assert_allclose(std**2, variance(reference.of_kernel(kernel), form), rtol=1e-7)
     assert_allclose(mean, model.predict(NEW), rtol=1e-12)
+
+
+@pytest.mark.parametrize("weight", [None, np.where(np.arange(N) % 7, WEIGHT, 0)], ids=["", "weights"])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("alpha", [1e-3, 1e3])
+@every_form
+def test_deviations_of_any_penalty_and_weights_are_those_of_the_dense_process(form, alpha, fit_intercept, weight):
+    given = {"alpha": alpha, "fit_intercept": fit_intercept}
+    model = bk.KernelRidge(bk.Gaussian(1.4), noise_variance=alpha, **given, **form).fit(X, y, weight)
+    expected = variance(gaussian, form, weight=weight, **given)
+    assert_allclose(model.predict(NEW, return_std=True)[1] ** 2, expected, rtol=1e-6)
 
 
 PROCESSES = {

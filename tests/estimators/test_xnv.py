@@ -22,24 +22,27 @@ GIVEN = {"kernel": Gaussian(SIGMA), "alpha": ALPHA, "n_landmarks": M, "landmarks
 pytestmark = pytest.mark.usefixtures("small_steps")
 
 
-def dense(targets, *, weight=None, intercept=True, points=Z, rows=NEW):
-    """Return the predictions of the paper for new rows."""
+def dense(targets, *, weight=None, intercept=True, points=Z, rows=NEW, alpha=ALPHA):
+    """Return the predictions of the paper for new rows, and the correlations."""
 
     def features(A, view):
         return reference_views.features(reference.gaussian(A, view, SIGMA), reference.gaussian(view, view, SIGMA))
 
     first, second = points[: len(points) // 2], points[len(points) // 2 :]
-    predict, _ = reference_views.xnv(
-        features(X, first), features(X, second), LABELLED, targets, ALPHA, weight=weight, intercept=intercept
+    predict, rho = reference_views.xnv(
+        features(X, first), features(X, second), LABELLED, targets, alpha, weight=weight, intercept=intercept
     )
-    return predict(features(rows, first))
+    return predict(features(rows, first)), rho
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
 @pytest.mark.parametrize("intercept", [True, False])
-def test_regression_matches_the_dense_form(intercept, weight):
-    model = XNV(**GIVEN, fit_intercept=intercept).fit(X, PARTLY, sample_weight=weight)
-    assert_allclose(model.predict(NEW), dense(Y[LABELLED], weight=weight, intercept=intercept), atol=1e-8)
+@pytest.mark.parametrize("alpha", [0.0, ALPHA, 10.0])
+def test_regression_matches_the_dense_form(alpha, intercept, weight):
+    model = XNV(**{**GIVEN, "alpha": alpha}, fit_intercept=intercept).fit(X, PARTLY, sample_weight=weight)
+    expected, rho = dense(Y[LABELLED], weight=weight, intercept=intercept, alpha=alpha)
+    assert_allclose(model.predict(NEW), expected, atol=1e-8)
+    assert_allclose(model.correlations_, rho, atol=1e-10)
 
 
 def test_views_are_random_halves_of_the_landmarks():
@@ -58,7 +61,7 @@ def test_views_are_random_halves_of_the_landmarks():
 def test_default_numbers_of_landmarks(choice):
     given = {"kernel": Gaussian(SIGMA), "alpha": ALPHA}
     model = XNV(**given, landmarks=Z).fit(X, PARTLY)
-    assert_allclose(model.predict(NEW), dense(Y[LABELLED]), atol=1e-8)
+    assert_allclose(model.predict(NEW), dense(Y[LABELLED])[0], atol=1e-8)
     assert XNV(**given, landmarks=choice, random_state=0).fit(X[:31], Y[:31]).landmarks_.shape == (30, D)
     wide = rng.normal(size=(450, 1))
     assert XNV(**given, random_state=0).fit(wide, wide[:, 0]).landmarks_.shape == (400, 1)

@@ -82,16 +82,6 @@ def test_any_chunking_gives_anchors_and_degrees(cuts, block_rows):
     assert_allclose(total["degrees"], WEIGHT @ P, atol=1e-11)
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-def test_the_laplacian_is_that_of_the_graph_of_all_rows(kernel):
-    total = accumulate(statistic_of(kernel, neighbours=K), (20, 50))
-    L = laplacian(total["G"].sum(axis=0), total["anchors"], total["degrees"])
-    B = kernel(X, Z)
-    expected = B.T @ dense.laplacian(weights_of(kernel), WEIGHT) @ B
-    assert_allclose(L, expected, atol=1e-9 * np.abs(expected).max())
-    assert np.linalg.eigvalsh(L)[0] > -1e-9 * np.abs(L).max()
-
-
 def test_a_landmark_that_is_no_anchor_adds_nothing():
     A, degrees = rng.normal(size=(4, 3)), np.array([1.0, 0.0, 2.0, 0.0])
     A[[1, 3]] = 0

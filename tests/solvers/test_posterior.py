@@ -61,21 +61,6 @@ def gaussian(A, B):
     return reference.gaussian(A, B, 1.4)
 
 
-@pytest.mark.parametrize("weight", [None, SOME_ZERO], ids=["", "weights"])
-@pytest.mark.parametrize("fit_intercept", [False, True])
-@pytest.mark.parametrize("alpha", [1e-3, 1e3])
-@pytest.mark.parametrize("name", ["gaussian", "linear", "polynomial"])
-@every_form
-def test_the_variance_is_that_of_the_gaussian_process_of_rows_or_landmarks(form, name, alpha, fit_intercept, weight):
-    k, noise = KERNELS[name][1], (alpha, weight, fit_intercept)
-    if form == "exact":
-        expected = reference.gp_variance_exact(k(X, X), k(NEW, X), diagonal(k), *noise)
-    else:
-        expected = reference.gp_variance_nystrom(k(X, Z), k(Z, Z), k(NEW, Z), diagonal(k), *noise)
-    result = variance(form, k, alpha, weight=weight, fit_intercept=fit_intercept)
-    assert_allclose(result, expected, rtol=1e-8 if form == "exact" else 1e-7)
-
-
 @every_form
 @pytest.mark.parametrize("alpha", [0.0, 1e-300, 1e-30, 1e-20])
 def test_without_noise_features_of_the_rows_are_certain_and_others_keep_their_prior(form, alpha):
@@ -182,20 +167,6 @@ def predictor(kernel, form, *, alpha=0.3, dtype=np.float64, **options):
     coef, b = np.random.default_rng(0).normal(size=(len(points), 2)), np.array([1.0, -1.0])
     features, spread = LandmarkMap(kernel, points, np.dtype(dtype)), replace(posterior.spread, scale=np.ones(2))
     return Deviations(Predictor(features, coef, b, spread=spread))
-
-
-@pytest.mark.parametrize("block_rows", [7, 2048])
-@every_form
-@pytest.mark.parametrize("kernel, k", KERNELS.values(), ids=KERNELS)
-def test_predictions_and_their_deviations_stand_side_by_side(kernel, k, form, block_rows):
-    model = predictor(kernel, form)
-    values = model.values(Chunk(NEW, block_rows=block_rows))
-    expected = variance(form, k, 0.3, fit_intercept=True)
-    assert values.shape == (Q, model.width) == (Q, 4)
-    # the distance of a row to itself is 0 to rounding, 1e-16, of which Matérn 1/2 takes the root
-    assert_allclose(values[:, 2:], np.sqrt(expected)[:, None] * [1, 1], atol=1e-7)
-    plain = replace(model.model, spread=None).values(Chunk(NEW, block_rows=block_rows))
-    assert_array_equal(values[:, :2], plain)
 
 
 CASES = {

@@ -1,9 +1,8 @@
-"""Canonical correlations of two views and ridge in their coordinates, against rows in memory, and in their limits."""
+"""Limits of canonical correlations of two views and of ridge in their coordinates; test_xnv.py has the dense form."""
 
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import reference
 import reference_views
 from numpy.testing import assert_allclose, assert_array_equal
@@ -32,17 +31,6 @@ def everything(features=BOTH, weight=None):
 
 def labelled(features=B1, weight=None):
     return moments_of(features[LABELLED], Y[LABELLED], None if weight is None else weight[LABELLED])
-
-
-@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
-@pytest.mark.parametrize("intercept", [True, False])
-@pytest.mark.parametrize("alpha", [0.0, 1e-3, 10.0])
-def test_predictions_and_correlations_are_those_of_the_paper(alpha, intercept, weight):
-    views = canonical_views(everything(weight=weight), M)
-    coef, b = canonical_ridge(labelled(weight=weight), views, alpha, fit_intercept=intercept)
-    dense, rho = reference_views.xnv(PHI1, PHI2, LABELLED, Y[LABELLED], alpha, intercept=intercept, weight=weight)
-    assert_allclose(views.correlations, rho, atol=1e-10)
-    assert_allclose(B1 @ coef + b, dense(PHI1), atol=1e-8)
 
 
 def test_equal_views_agree_on_everything_and_cost_nothing_but_alpha():
