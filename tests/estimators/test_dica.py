@@ -10,7 +10,7 @@ import reference_domains
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
-from bigkernel import DICA, JDA, Gaussian
+from bigkernel import DICA, JDA, Gaussian, Linear
 from bigkernel.engine.rows import as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.inputs.columns import cell_counts, distinct
@@ -22,23 +22,31 @@ DOMAIN, LABELS = rng.choice([2, 5, 11], N), rng.integers(0, 4, N)
 X = rng.normal(size=(N, D)) + 0.15 * DOMAIN[:, None] + (LABELS[:, None] == [1, 2, 3])
 NEW, Z = rng.normal(size=(21, D)), X[rng.permutation(N)[:M]]
 CODES = np.where(rng.random(N) < 0.3, -1, LABELS)
-WEIGHT = rng.uniform(0.2, 2, N)
+COUNT = rng.integers(0, 4, N)  # weights that repeat rows
 GIVEN = {"kernel": Gaussian(SIGMA), "n_components": 3, "alpha": 0.1, "epsilon": 1e-3}
 LANDMARKS = {**GIVEN, "landmarks": Z}
-BOTH = pytest.mark.parametrize("supervised", [True, False], ids=["DICA", "UDICA"])
+CASES = {
+    "unsupervised": None,
+    "all": LABELS,
+    "some": CODES,
+    "none in one domain": np.where(DOMAIN == 5, -1, LABELS),
+    "in one domain alone": np.where(DOMAIN == 5, LABELS, -1),
+    "a class in one domain alone": np.where((LABELS == 2) & (DOMAIN != 11), -1, LABELS),
+}
 FORMS = pytest.mark.parametrize("form", [GIVEN, LANDMARKS], ids=["exact", "landmarks"])
 
 pytestmark = pytest.mark.usefixtures("small_steps")
 
 
-def dense(form, labels, rows=NEW, domain=DOMAIN):
-    """Return the paper's components of new rows, with the exact kernel or that of the landmarks."""
-    K, of_new = reference.gaussian(X, X, SIGMA), reference.gaussian(rows, X, SIGMA)
+def dense(form, labels, rows=NEW, invariance=1.0, of=slice(None)):
+    """Return the paper's components of new rows, with the exact kernel or that of the landmarks, from some rows."""
+    K, of_new = reference.gaussian(X[of], X[of], SIGMA), reference.gaussian(rows, X[of], SIGMA)
     if "landmarks" in form:
         inverse = np.linalg.inv(reference.gaussian(Z, Z, SIGMA))
-        block = reference.gaussian(X, Z, SIGMA)
+        block = reference.gaussian(X[of], Z, SIGMA)
         K, of_new = block @ inverse @ block.T, reference.gaussian(rows, Z, SIGMA) @ inverse @ block.T
-    _, values, B = reference_domains.components(K, domain, 0.1, 3, labels=labels, epsilon=1e-3)
+    given = {"labels": None if labels is None else labels[of], "epsilon": 1e-3, "invariance": invariance}
+    _, values, B = reference_domains.components(K, DOMAIN[of], 0.1, 3, **given)
     return reference_domains.project(K, of_new, B), values
 
 
@@ -47,21 +55,34 @@ def assert_components(model, expected, rows=NEW, atol=1e-8):
 
 
 @FORMS
-@BOTH
-def test_components_of_new_rows_match_the_paper(form, supervised):
-    model = DICA(**form, supervised=supervised).fit(X, LABELS, sample_domain=DOMAIN)
-    expected, values = dense(form, LABELS if supervised else None)
+@pytest.mark.parametrize("invariance", [1.0, 200.0])
+@pytest.mark.parametrize("labels", CASES.values(), ids=CASES)
+def test_components_of_new_rows_match_the_paper(labels, invariance, form):
+    model = DICA(**form, supervised=labels is not None, invariance=invariance)
+    model.fit(X, labels, sample_domain=DOMAIN)
+    expected, values = dense(form, labels, invariance=invariance)
     assert_components(model, expected)
     assert_allclose(model.eigenvalues_, values, rtol=1e-8)
     assert_array_equal(model.domains_, [2, 5, 11])
-    assert model.n_components_ == 3
+    at = model.kernel_(form.get("landmarks", X)) @ model.dual_coef_
+    assert (at[np.abs(at).argmax(axis=0), range(3)] > 0).all()
 
 
 @FORMS
-def test_unlabelled_rows_count_in_the_covariance(form):
-    expected, _ = dense(form, CODES)
-    assert_components(DICA(**form).fit(X, CODES, DOMAIN), expected)
-    assert_components(DICA(**form).fit(X, np.where(CODES == -1, np.nan, CODES), DOMAIN), expected)
+@pytest.mark.parametrize("labels", [None, CASES["none in one domain"]], ids=["UDICA", "DICA"])
+def test_a_row_of_weight_w_is_w_rows(labels, form):
+    model = DICA(**form, supervised=labels is not None).fit(X, labels, DOMAIN, sample_weight=COUNT)
+    expected, values = dense(form, labels, of=np.repeat(np.arange(N), COUNT))
+    assert_allclose(model.eigenvalues_, values, rtol=1e-8)
+    assert_components(model, expected)
+
+
+@FORMS
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")  # of the linear kernel
+def test_dica_has_one_component_less_than_classes_and_udica_as_many_as_the_kernel_has_dimensions(form):
+    assert DICA(**form).set_params(n_components=50).fit(X, LABELS, DOMAIN).n_components_ == 3
+    model = DICA(**form, supervised=False).set_params(n_components=50, kernel=Linear())
+    assert model.fit(X, None, DOMAIN).n_components_ == D
 
 
 @pytest.mark.parametrize("nothing", [None, float("nan")])
@@ -73,13 +94,28 @@ def test_object_labels_may_be_missing(names, nothing):
     assert_components(model, dense(LANDMARKS, CODES)[0])
 
 
+@FORMS
+@pytest.mark.parametrize("labels", [None, CODES], ids=["UDICA", "DICA"])
+def test_the_distributional_variance_is_that_of_the_rows(labels, form):
+    model = DICA(**form, supervised=labels is not None).fit(X, labels, DOMAIN)
+    Z, K = model.transform(X), reference.gaussian(X, X, SIGMA)
+    if "landmarks" in form:
+        block = reference.gaussian(X, form["landmarks"], SIGMA)
+        K = block @ np.linalg.solve(reference.gaussian(*[form["landmarks"]] * 2, SIGMA), block.T)
+    H = reference_domains.centring(N)
+    expected = {
+        "features": np.trace(K @ reference_domains.coefficients(DOMAIN)),
+        "components": reference_domains.distributional_variance(Z, DOMAIN),
+    }
+    expected["features_share"] = expected["features"] / (np.trace(H @ K @ H) / N)
+    expected["components_share"] = expected["components"] / Z.var(axis=0).sum()
+    assert model.distributional_variance_ == pytest.approx(expected, rel=1e-8)
+
+
 def test_the_distributional_variance_falls_with_invariance():
     reports = [DICA(**LANDMARKS, invariance=delta).fit(X, LABELS, DOMAIN).fit_report() for delta in (1, 100)]
     shares = [report["distributional_variance"]["components_share"] for report in reports]
     assert shares[1] < 0.5 * shares[0]
-    model = DICA(**LANDMARKS).fit(X, LABELS, DOMAIN)
-    spread = reference_domains.distributional_variance(model.transform(X), DOMAIN)
-    assert model.fit_report()["distributional_variance"]["components"] == pytest.approx(spread, rel=1e-8)
     assert (reports[0]["domains"], reports[0]["components"], reports[0]["rows"]) == (3, 3, N)
 
 
