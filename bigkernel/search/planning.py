@@ -174,9 +174,9 @@ def _transform_targets(wrapper: TransformedTargetRegressor, y: ColumnLike) -> tu
         raise DataError("y: expected targets in memory for a TransformedTargetRegressor, found None")
     try:
         given: Array = check_array(in_memory(y, "y"), input_name="y", ensure_2d=False, dtype="numeric")
-        wrapper._training_dim = given.ndim
+        wrapper._training_dim = given.ndim  # noqa: SLF001
         columns = given.reshape(len(given), -1)
-        wrapper._fit_transformer(columns)
+        wrapper._fit_transformer(columns)  # noqa: SLF001
         return given, np.asarray(wrapper.transformer_.transform(columns)).reshape(given.shape)
     except ValueError as error:
         raise DataError(f"TransformedTargetRegressor: {error}") from error

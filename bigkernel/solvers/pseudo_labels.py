@@ -166,7 +166,6 @@ class LabelQuery:
             changed = (values.max(axis=1) - values[rows, was]) * min(self.slope, _HARD) > _SAME
         # 0·log 0 = 0
         entropy = -(labels * np.log(np.where(labels > 0, labels, 1))).sum(axis=1)
-        total["rows"] += np.count_nonzero(weight)
         total["n"] += weight.sum()
         total["entropy"] += weight @ entropy
         total["changed"] += weight @ changed
@@ -179,7 +178,7 @@ class LabelQuery:
 class JointPseudoLabels(WithoutCaches, BlockStatistic):
     """Sums of the target's features by predicted class, for several decisions over one map, from one sweep.
 
-    Accumulates, with decisions along the first axis, `T` (p, c), `q` (c,), and `rows`, `n` (the sum of weights),
+    Accumulates, with decisions along the first axis, `T` (p, c), `q` (c,), and `n` (the sum of weights),
     `entropy` (Σ −w Q log Q, in nats) and `changed` (the weight of rows whose predicted class differs from the round
     before by more than rounding), over the target.
     """
@@ -202,7 +201,7 @@ class JointPseudoLabels(WithoutCaches, BlockStatistic):
 
     def shapes(self) -> Shapes:
         k, p, c = len(self.queries), self.features.width, self.queries[0].n_classes
-        return {"T": (k, p, c), "q": (k, c), **dict.fromkeys(("rows", "n", "entropy", "changed"), (k,))}
+        return {"T": (k, p, c), "q": (k, c), **dict.fromkeys(("n", "entropy", "changed"), (k,))}
 
     def footprint(self, block_rows: int) -> Footprint:
         cost, itemsize = self.features.cost, self.features.dtype.itemsize

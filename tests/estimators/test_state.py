@@ -1,9 +1,7 @@
-"""The state of an estimator is one value: fit writes no parameter, and other packages do not access it."""
+"""The state of an estimator is one value, and fit writes no parameter."""
 
-import ast
 import pickle
 from copy import deepcopy
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,45 +140,3 @@ def test_a_failed_fit_keeps_the_last_fit():
         model.set_params(landmarks=X[:5, :1]).fit(X, Y)
     assert model._fitted is state
     assert_array_equal(model.predict(X), expected)
-
-
-PRIVATE = {
-    name
-    for path in Path(estimators.__file__).parent.glob("*.py")
-    for node in ast.walk(ast.parse(path.read_text()))
-    if isinstance(node, ast.ClassDef)
-    for child in ast.walk(node)
-    for name in (
-        [child.name]
-        if isinstance(child, ast.FunctionDef)
-        else [child.attr]
-        if isinstance(child, ast.Attribute) and isinstance(child.value, ast.Name) and child.value.id == "self"
-        else []
-    )
-    if name.startswith("_") and not name.startswith("__")
-}
-OUTSIDE = [
-    path for package in ("search", "cli") for path in sorted((Path(bigkernel.__file__).parent / package).rglob("*.py"))
-]
-
-
-def trespasses(source):
-    """List accesses to private attributes of estimators, assignments to fitted attributes, and calls of setattr."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
-            fitted = node.attr.endswith("_") and not node.attr.startswith("_")
-            if node.attr in PRIVATE or (fitted and isinstance(node.ctx, ast.Store)):
-                yield f"{node.lineno}: {ast.unparse(node)}"
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
-            yield f"{node.lineno}: {ast.unparse(node)}"
-
-
-@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_other_packages_use_no_private_attributes_of_estimators(path):
-    assert not list(trespasses(path.read_text()))
-
-
-def test_uses_of_private_attributes_are_detected():
-    assert {"_fitted", "_method", "_read_fit"} <= PRIVATE
-    source = "last._fitted = 1\nlast.shift_ = 2\nlast._method()\nsetattr(last, 'alpha', 1)\nself._fitted\nlast.alpha_\n"
-    assert sorted(text.split(":")[0] for text in trespasses(source)) == ["1", "2", "3", "4"]

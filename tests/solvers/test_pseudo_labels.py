@@ -1,13 +1,13 @@
-"""Pseudo-labelled sums against loops over rows: soft and hard labels, weights, any chunking, both sides."""
+"""Rows of either side, soft and hard labels and when they change, memory, and several decisions in one sweep.
+
+What the sums are, with weights and a shift, is shown by the dense forms of JDA and ARTL.
+"""
 
 import pickle
 
 import numpy as np
 import peers
 import pytest
-import reference
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from traced import traced
 
@@ -28,7 +28,6 @@ from bigkernel.streaming.chunk import Chunk
 rng = np.random.default_rng(5)
 N, D, M, C = 80, 3, 7, 3
 X, Z = rng.normal(size=(N, D)), rng.normal(size=(M, D))
-B = reference.gaussian(X, Z, 1.1)
 DOMAIN = rng.choice([2, 4, 9], N)
 LABEL = np.where((DOMAIN == 4) | (rng.uniform(size=N) < 0.2), -1, rng.integers(0, C, N))
 WEIGHT = rng.uniform(0, 3, N) * (rng.uniform(size=N) > 0.1)
@@ -52,10 +51,6 @@ def alone(statistic, *given, **columns):
     return {name: values[0] for name, values in accumulate(statistic, *given, **columns).items()}
 
 
-def softmax(values):
-    return np.array([np.exp(row - row.max()) / np.exp(row - row.max()).sum() for row in values])
-
-
 def test_rows_are_split_into_the_target_and_the_labelled_source():
     chunk = Chunk(X, y=LABEL, domain=DOMAIN)
     target, source = SIDES.split(chunk)
@@ -69,43 +64,6 @@ def test_without_domains_labelled_rows_are_the_source():
     target, source = sides.split(Chunk(X, y=LABEL))
     assert_array_equal(target, np.flatnonzero(LABEL < 0))
     assert_array_equal(source, np.flatnonzero(LABEL >= 0))
-
-
-@given(cuts=st.lists(st.integers(0, N), max_size=6), block_rows=st.integers(1, 90), weighted=st.booleans())
-@settings(max_examples=20)
-def test_any_chunking_gives_the_sums_of_the_target_by_soft_label(cuts, block_rows, weighted):
-    statistic = statistic_of(FEATURES, SIDES, NOW, 2.5, BEFORE)
-    total = alone(statistic, cuts, block_rows, weight=WEIGHT if weighted else None)
-    w = (WEIGHT if weighted else np.ones(N))[TARGET]
-    values, phi = B[TARGET] @ NOW.coef + NOW.intercept, B[TARGET]
-    Q = softmax(2.5 * values)
-    changed = values.argmax(axis=1) != (phi @ BEFORE.coef + BEFORE.intercept).argmax(axis=1)
-    assert_allclose(total["T"], (phi * w[:, None]).T @ Q, atol=1e-11)
-    assert_allclose(total["q"], w @ Q, atol=1e-11)
-    assert_allclose(total["entropy"], -(w[:, None] * Q * np.log(Q)).sum(), rtol=1e-10)
-    assert_allclose(total["changed"], w @ changed, atol=1e-11)
-    assert_allclose(total["n"], w.sum(), atol=1e-11)
-    assert total["rows"] == np.count_nonzero(w)
-
-
-def test_hard_labels_are_the_sums_of_the_classes_as_predicted():
-    total = alone(statistic_of(FEATURES, SIDES, NOW, np.inf), weight=None)
-    predicted = (B[TARGET] @ NOW.coef + NOW.intercept).argmax(axis=1)
-    for c in range(C):
-        assert_allclose(total["T"][:, c], B[TARGET][predicted == c].sum(axis=0), atol=1e-12)
-        assert total["q"][c] == np.count_nonzero(predicted == c)
-    assert total["entropy"] == 0
-    assert total["changed"] == total["n"] == TARGET.sum()
-
-
-def test_the_shift_of_features_is_removed_from_the_sums():
-    shift = centre_of(FEATURES.kernel, Z, np.float64)
-    shifted = Decision(NOW.coef, NOW.intercept + shift @ NOW.coef)
-    features = LandmarkMap(Gaussian(1.1), Z, np.dtype(np.float64), shift)
-    restored = PseudoLabels.of(alone(statistic_of(features, SIDES, shifted, 2.5)), shift)
-    plain = PseudoLabels.of(alone(statistic_of(FEATURES, SIDES, NOW, 2.5)))
-    assert_allclose(restored.sums, plain.sums, atol=1e-11)
-    assert_allclose(restored.entropy, plain.entropy, rtol=1e-11)
 
 
 @pytest.mark.parametrize("slope, changes", [(50.0, 0), (np.inf, N)])
