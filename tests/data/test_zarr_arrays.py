@@ -51,9 +51,24 @@ def test_any_shape_and_dtype_is_read_back(value, tmp_path_factory):
     assert back.tobytes() == value.astype(back.dtype).tobytes()
 
 
-@pytest.mark.parametrize("name", sorted(VALUES))
-def test_a_damaged_chunk_is_named(group, flip, name):
-    flip(chunk_files(group / name)[0], 0)
+DAMAGE = {
+    "halved": lambda content: content[: len(content) // 2],
+    "one byte short": lambda content: content[:-1],
+    "one byte": lambda content: content[:1],
+    "emptied": lambda content: b"",
+    "zeroed": lambda content: bytes(len(content)),
+    "lengthened": lambda content: content + b"\0",
+    "noise": lambda content: np.random.default_rng(0).bytes(len(content)),
+}
+
+
+@pytest.mark.parametrize("name, damage", list(zip(2 * sorted(VALUES), [*DAMAGE, *range(3)], strict=True)))
+def test_a_damaged_chunk_is_named(group, flip, name, damage):
+    file = chunk_files(group / name)[0]
+    if damage in DAMAGE:
+        file.write_bytes(DAMAGE[damage](file.read_bytes()))
+    else:
+        flip(file, damage)
     with pytest.raises(ChunkCorruptError, match=f"{name}: rows 0:"):
         zarr_arrays.read_group(group, "test")
 

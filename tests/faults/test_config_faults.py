@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bigkernel import Gaussian, KernelRidge, connect
+from bigkernel.cluster.cluster_file import ClusterFile, read_file
 from bigkernel.config import Settings, settings
 from bigkernel.errors import ConfigError
 
@@ -146,3 +147,30 @@ def test_recursive_and_long_files_are_refused_quickly(text, tmp_path):
     path = tmp_path / "cluster.yaml"
     path.write_text(text, encoding="utf-8")
     assert str(path) in refusal(path)
+
+
+def test_mutated_files_are_read_or_refused(tmp_path):
+    rng = np.random.default_rng(27)
+    options = "    memory-limit: 1GiB\n    dashboard: 8787\n    directory: /scratch\n    tls: certificates\n"
+    sound = (LOCAL + options).encode()
+    path, refused = tmp_path / "cluster.yaml", 0
+    for _ in range(400):
+        content = bytearray(sound)
+        for _ in range(rng.integers(1, 4)):
+            at = int(rng.integers(len(content)))
+            match rng.integers(3):
+                case 0:
+                    content[at] = rng.integers(256)
+                case 1:
+                    del content[at : at + int(rng.integers(1, 20))]
+                case 2:
+                    content[at:at] = bytes(rng.choice(list(b"[]{}:,&*!|>'\"%@`#- \n\t0e."), 3))
+        path.write_bytes(content)
+        try:
+            file = read_file(path)
+        except ConfigError:
+            refused += 1
+        else:
+            assert isinstance(file, ClusterFile)
+            assert type(file.workers) in (int, type(None))
+    assert 100 < refused < 400

@@ -183,13 +183,22 @@ def test_a_sweep_with_a_run_of_its_own_is_one_sweep_wherever_it_is(place, tmp_pa
     assert [one["what"] for one in state["jobs"][0]["sweeps"]] == ["means"]
 
 
-DAMAGE = {  # invalid values of single lines: test_cli_watch.py
+DAMAGE = {
     "cut off": lambda text: text[: len(text) // 2],
     "garbage lines": lambda text: "\x00\x01{]\n" + text.replace("\n", "\nnull\n[1,2]\n", 40),
     "empty": lambda text: "",
     "not a number": lambda text: text.replace('"elapsed": ', '"elapsed": NaN, "was": '),
+    "infinite plan": lambda text: text.replace('"flops": ', '"flops": Infinity, "was": '),
+    "texts for numbers": lambda text: text.replace('"peak_bytes": ', '"peak_bytes": "many", "was": '),
     "lists for texts": lambda text: text.replace('"worker": "', '"worker": ["a"], "was": "'),
     "no times": lambda text: text.replace('"time": ', '"time": null, "was": '),
+    "huge times": lambda text: text.replace('"time": ', '"time": 1e300, "was": '),
+    "plans of another kind": lambda text: text.replace('"plan": {', '"plan": 7, "was": {'),
+    "no stops": lambda text: text.replace('"stops": [', '"stops": [], "was": ['),
+    "unknown kinds": lambda text: text.replace('"kind": "segment"', '"kind": "fragment"'),
+    "no first line": lambda text: text.split("\n", 1)[1],
+    "a deep line": lambda text: text + "[" * 200_000 + "\n",
+    "deep figures": lambda text: text.replace('"plan": {', '"plan": {"x": ' + "[" * 500 + "]" * 500 + ", ", 1),
     "half letters": lambda text: text.replace('"title": "', '"title": "\\ud800').replace("worker tcp", "\\ud800"),
     "only the end": lambda text: text.splitlines(keepends=True)[-1],
 }
