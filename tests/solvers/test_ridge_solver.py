@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import reference
+import scipy.linalg
 from kernel_cases import quietly
 from numpy.testing import assert_allclose, assert_array_equal
 from peers import moments_of
@@ -25,6 +26,29 @@ B, CORE = reference.gaussian(X, Z, SIGMA), reference.gaussian(Z, Z, SIGMA)
 NEW = reference.gaussian(rng.normal(size=(25, D)), Z, SIGMA)
 K_GAUSSIAN = reference.gaussian(X, X, SIGMA)
 K_REPEATED = K_GAUSSIAN[np.ix_(np.arange(N) % 20, np.arange(N) % 20)]
+
+
+def test_whitening_makes_the_core_the_identity():
+    w = whiten(CORE)
+    T = w.expand(np.eye(w.rank))
+    assert w.rank == M
+    assert_allclose(T.T @ CORE @ T, np.eye(M), atol=1e-9)
+    G, C = B.T @ B, B.T @ Y
+    assert_allclose(w.rotate(G), T.T @ G @ T, atol=1e-7)
+    assert_allclose(w.reduce(C), T.T @ C, atol=1e-9)
+    assert_allclose(w.reduce(C[:, 0]), T.T @ C[:, 0], atol=1e-9)
+    assert_array_equal(w.rotate(G), w.rotate(G).T)
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 10.0])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
+def test_nystrom_ridge_is_the_dense_minimiser(alpha, fit_intercept, weight):
+    coef, b, sse = nystrom_ridge(moments_of(B, Y, weight), whiten(CORE), alpha, fit_intercept=fit_intercept)
+    expected, expected_b = reference.nystrom_krr(B, CORE, Y, alpha, fit_intercept, weight)
+    assert_allclose(NEW @ coef + b, NEW @ expected + expected_b, rtol=1e-6, atol=1e-6)
+    residual = Y - B @ expected - expected_b
+    assert_allclose(sse, ((np.ones(N) if weight is None else weight)[:, None] * residual**2).sum(0), rtol=1e-6)
 
 
 def test_problems_without_columns_or_rows_have_empty_or_zero_solutions():
@@ -64,6 +88,28 @@ def test_an_indefinite_core_keeps_its_positive_directions(core):
     T = w.expand(np.eye(w.rank))
     expected = reference.whitening(core)
     assert_allclose(T @ T.T, expected @ expected.T, atol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.2])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["", "weights"])
+def test_the_exact_form_of_an_indefinite_kernel_solves_in_its_positive_directions(weight, fit_intercept, alpha):
+    few = slice(0, 20)
+    K, C = reference.sigmoid(X[few], X[few], 1.0, -0.5), reference.sigmoid(X[few] + 0.3, X[few], 1.0, -0.5)
+    weight = None if weight is None else weight[few]
+    options = {"fit_intercept": fit_intercept, "weight": weight}
+    with pytest.warns(
+        RankDeficiencyWarning, match=r"sigmoid kernel.*negative eigenvalues \(\d+\.\d% of .* \d+ of 20 directions"
+    ):
+        coef, b = exact_krr(K, Y[few], alpha, indefinite="sigmoid", **options)
+    expected, expected_b = reference.nystrom_krr(K, K, Y[few], alpha, fit_intercept, weight)
+    assert_allclose(C @ coef + b, C @ expected + expected_b, rtol=1e-7, atol=1e-8)
+    # K without its negative eigenvalues gives the same
+    values, U = scipy.linalg.eigh(K)
+    positive = (U * np.maximum(values, 0)) @ U.T
+    assert_allclose(K @ coef, positive @ coef, atol=1e-8 * np.abs(coef).max())
+    if alpha >= 0.2 and weight is None and not fit_intercept:
+        assert_allclose(K @ coef, positive @ reference.krr_exact(positive, Y[few], alpha), rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
