@@ -98,5 +98,5 @@ def test_a_run_is_known_by_the_step_and_not_by_the_bits_of_its_vectors():
     first, other = (ProductStatistic(FEATURES, Targets(3), v, "1") for v in (V, V * (1 + 1e-15)))
     assert fingerprint(first) == fingerprint(other)
     assert fingerprint(first) != fingerprint(ProductStatistic(FEATURES, Targets(3), V, "2"))
-    with pytest.raises(TypeError, match="step: a run compares dataclasses.*found object"):
+    with pytest.raises(TypeError, match=r"step: a run compares dataclasses.*found object"):
         fingerprint(replace(first, step=object()))
