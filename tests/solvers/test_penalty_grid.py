@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from peers import moments_of
 
-from bigkernel.solvers.eigenfunctions import eigenfunctions_of_core, eigenfunctions_of_rows
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings, candidates, squared_errors, total_spread
 from bigkernel.solvers.ridge import RoundingEstimate
 from bigkernel.solvers.whitening import whiten
@@ -123,22 +122,6 @@ def test_reducing_moments_is_reducing_rows(coordinates, rows):
         assert_allclose(getattr(result, name), expected, rtol=1e-8, atol=1e-8 * np.max(np.abs(expected)), err_msg=name)
     if not (coordinates.whitening is None and coordinates.basis is None):
         assert_array_equal(result.G, result.G.T)
-
-
-@pytest.mark.parametrize("s", [1, 4, 12, 40])
-@pytest.mark.parametrize("form", ["all", "landmarks"])
-def test_candidates_of_eigenfunctions_are_sssl(form, s):
-    labelled = np.arange(N) % 3 == 0
-    everything, few = moments_of(B, np.where(labelled[:, None], Y, 0)), moments_of(B[labelled], Y[labelled])
-    # ordered: one basis of the most components serves the smaller ones
-    of_rows = eigenfunctions_of_rows(everything, whiten(CORE), 12)
-    coordinates, _ = of_rows if form == "all" else eigenfunctions_of_core(CORE, 12)
-    weights, intercepts, _ = candidates(coordinates.reduce(few), [SolveSettings(0.3, n_components=s)])
-    assert_array_equal(intercepts, 0)
-    oracle = reference.sssl_all(B, CORE, labelled, Y[labelled], s, 0.3) if form == "all" else reference.sssl_landmarks(
-        CORE, B[labelled].T, Y[labelled], s, 0.3
-    )  # fmt: skip
-    assert_allclose(B @ coordinates.expand(weights[0]), B @ oracle, atol=1e-8)
 
 
 @pytest.mark.parametrize("noisy", [False, True], ids=["sums", "blocks"])
