@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 DType = np.dtype[Any]  # float32 or float64
+Library = Any  # NumPy, or another namespace of the array API standard, whose arrays are called `Array` too
+Plain = Any  # plain data with arrays inside
 Index = slice | Array  # indexes some of the rows or columns
 Place = tuple[slice, ...]  # of a piece of an array
 

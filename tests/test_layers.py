@@ -26,7 +26,7 @@ MOST_LINES = 60  # of a function without its docstring; in the engine with it
 # third-party packages that these packages may import
 THIRD_PARTY = {
     "root": "dask numpy yaml",
-    "streaming": "numpy",
+    "streaming": "array_api_compat array_api_strict numpy torch",  # beside NumPy: once a device is asked for
     "kernels": "numpy scipy sklearn threadpoolctl",  # sklearn: for its kernels by name
     "statistics": "numpy",
     "solvers": "numpy scipy threadpoolctl",
