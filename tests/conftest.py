@@ -35,6 +35,7 @@ from time_limits import (  # noqa: F401  # hooks of pytest
 
 from bigkernel.cli import main
 from bigkernel.data.corpus import Corpus, CorpusInfo, CorpusWriter, open_corpus
+from bigkernel.streaming.devices import Device, device_of
 
 # many tests start processes, which would compile every module again without bytecode
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -78,6 +79,14 @@ def pytest_collection_finish() -> None:
 def rng() -> np.random.Generator:
     """Return a new generator for every test."""
     return np.random.default_rng(20130616)
+
+
+@pytest.fixture(params=["strict", "torch"])
+def device(request: pytest.FixtureRequest) -> Device:
+    """Return devices that stand for a GPU: array-api-strict refuses what is not in the standard, and mixtures."""
+    if request.param == "torch":
+        pytest.importorskip("torch").set_num_threads(1)
+    return device_of(request.param)
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ class LeafRows(Statistic):
         self.targets.labelled_in(chunk)  # errors name rows of the input, not of a leaf
         if chunk.weight is not None:
             require_weights(np.asarray(chunk.weight, np.float64), chunk.start)
-        x = chunk.load(slice(None), self.tree.directions.shape[1], np.float64)
+        x = chunk.on_host().load(slice(None), self.tree.directions.shape[1], np.float64)
         members = [places for places, _ in self.tree.leaves(x)]
         if self.skips and chunk.weight is not None:
             members = [places[chunk.weight[places] > 0] for places in members]

@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike
 
 from bigkernel.arrays import Array, DType
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.streaming.devices import NUMPY, all_of, converted, dtype_of, empty_like, namespace, row_squares, write
 from bigkernel.streaming.plan import NOT_COMPARED
 
 _FAR = 1e3  # factor that γ keeps from the ends of the range of a dtype, where rows are not scaled
@@ -28,7 +29,9 @@ _STRIP_BYTES = 2**18  # in-place passes go over the block in strips of this size
 
 
 def strips(block: Array) -> list[slice]:
-    """Split `block` into slices of rows that each stay in cache."""
+    """Split `block` into slices of rows that each stay in cache; on a device it is one."""
+    if not isinstance(block, NUMPY):
+        return [slice(0, block.shape[0])]
     rows = max(1, _STRIP_BYTES // max(1, block[:1].nbytes))
     return [slice(i, i + rows) for i in range(0, len(block), rows)]
 
@@ -180,7 +183,8 @@ class PreparedLandmarks:
     """k(·, Z) with Z prepared: fills blocks in preallocated buffers. Made by `Kernel.bind`.
 
     Call `place(rows)`, `multiply(rows, out)`, then `value` on strips of `out` (b, m). `rows` is a buffer of as many
-    columns as `weights` has rows, with x in its first d, which is overwritten. Both are of `dtype`, C-contiguous.
+    columns as `weights` has rows, with x in its first d, which is overwritten. Both are of `dtype`, C-contiguous, and
+    of the library and on the device of `weights` (`Device.moved`).
     """
 
     # turns a strip of the argument into kernel values, in place; a method of the kernel, which is compared itself
@@ -195,7 +199,7 @@ class PreparedLandmarks:
     @property
     def dtype(self) -> DType:
         """float32 or float64, of the rows, the block and the product."""
-        return self.weights.dtype
+        return dtype_of(self.weights)
 
     @property
     def nbytes(self) -> int:
@@ -211,47 +215,54 @@ class PreparedLandmarks:
         d = self.n_features
         x = rows[:, :d]
         if self.shift is not None:
-            np.subtract(x, self.shift, out=x)
+            x -= self.shift
         if self.stretch is not None:
-            np.multiply(x, self.stretch, out=x)
-        if len(self.weights) > d:
+            x *= self.stretch
+        if self.weights.shape[0] > d:
             with np.errstate(over="ignore", invalid="ignore"):
-                np.einsum("ij,ij->i", x, x, out=rows[:, d])
+                rows[:, d] = row_squares(x)
             # beyond this squared distance from the landmarks' mean a row counts as infinitely far
             horizon = float(np.finfo(self.dtype).max) / (16 * max(1.0, self.gamma))
             near = rows[:, d] < horizon
-            if not near.all():  # their squares would overflow, or give ∞ − ∞
-                x[~near], rows[~near, d] = 0, horizon
+            if not all_of(near):  # their squares would overflow, or give ∞ − ∞
+                xp = namespace(rows)
+                x[...], rows[:, d] = xp.where(near[:, None], x, 0), xp.where(near, rows[:, d], horizon)
             rows[:, d + 1] = 1
 
     def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
         """Write −γ‖x−z‖², ⟨x,z⟩ or ‖x−z‖₁ of placed rows and `some` landmarks into out (b, s)."""
         with np.errstate(over="ignore", invalid="ignore"):  # tanh takes infinite products; sums are checked later
-            np.matmul(rows, self.weights[:, some], out=out)
+            write(out, "matmul", rows, self.weights[:, some])
         if self.touching is not None:
-            self._recompute_small(rows, out, self.touching[some])
+            self._recompute_small(rows, out, self.touching[some, :])
 
     def _recompute_small(self, rows: Array, out: Array, landmarks: Array) -> None:
         """Recompute the few ‖x−z‖² < √eps·‖x‖² from differences: the product loses half of their digits."""
         x, squares = rows[:, : self.n_features], rows[:, self.n_features]
         limits = (-self.gamma * float(np.finfo(self.dtype).eps) ** 0.5 * squares)[:, None]
         most = max(1, _STRIP_BYTES // (self.dtype.itemsize * max(1, self.n_features)))
+        xp = namespace(out)
         for strip in strips(out):
-            near, values = x[strip], out[strip]
-            small = np.flatnonzero(values > limits[strip])
-            for first in range(0, len(small), most):
-                i, j = np.divmod(small[first : first + most], values.shape[1])
-                gap = near[i] - landmarks[j]
-                values[i, j] = -self.gamma * np.einsum("ij,ij->i", gap, gap)
+            near, values = x[strip, :], out[strip, :]
+            small = values > limits[strip, :]
+            flat = xp.nonzero(xp.reshape(small, (-1,)))[0]
+            again = []
+            for first in range(0, flat.shape[0], most):
+                places, m = flat[first : min(first + most, flat.shape[0])], values.shape[1]
+                gap = xp.take(near, places // m, axis=0) - xp.take(landmarks, places % m, axis=0)
+                again.append(row_squares(gap))
+            if again:
+                values[small] = -self.gamma * xp.concat(again)
 
     def values(self, x: Array, count: int, some: slice = slice(None)) -> Array:
         """Compute k of rows x (b, d) and `some` landmarks, (b, count); x is not changed."""
-        rows, out = np.empty((len(x), len(self.weights)), self.dtype), np.empty((len(x), count), self.dtype)
+        b = x.shape[0]
+        rows, out = empty_like(self.weights, (b, self.weights.shape[0])), empty_like(self.weights, (b, count))
         rows[:, : self.n_features] = x
         self.place(rows)
         self.multiply(rows, out, some)
         for strip in strips(out):
-            self.value(out[strip])
+            self.value(out[strip, :])
         return out
 
     def gram(self) -> Array | None:
@@ -350,9 +361,9 @@ class PreparedPoints(PreparedLandmarks):
 
     def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
         """Write the argument of rows and `some` landmarks into out (b, s), by `fill` of the kernel."""
-        points = None if self.points is None else self.points[some].astype(np.float64, copy=False)
+        points = None if self.points is None else converted(self.points[some, :], np.float64)
         for strip in strips(out):
-            self.kernel.fill(rows[strip, : self.n_features], points, some, out[strip])
+            self.kernel.fill(rows[strip, : self.n_features], points, some, out[strip, :])
 
 
 @dataclass
@@ -375,17 +386,20 @@ class _PreparedTerms(PreparedLandmarks):
 
     def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
         """Write k of rows and `some` landmarks into out (b, s), some rows at a time so that a term stays small."""
-        x = rows[:, : self.n_features]
-        for start in range(0, len(out), _TERM_ROWS):
-            strip = slice(start, start + _TERM_ROWS)
+        b, factor = out.shape[0], float(self.dtype.type(self.factor))
+        step = _TERM_ROWS if isinstance(out, NUMPY) else max(1, b)
+        for start in range(0, b, step):
+            strip = slice(start, min(start + step, b))
+            x, values = rows[strip, : self.n_features], out[strip, :]
             for number, (prepared, columns) in enumerate(self.terms):
-                value = prepared.values(x[strip] if columns is None else x[strip, columns], out.shape[1], some)
+                own = x if columns is None else namespace(x).take(x, columns, axis=1)
+                value = prepared.values(own, out.shape[1], some)
                 if number:
-                    self.join(out[strip], value, out=out[strip])
+                    write(values, self.join.__name__, values, value)
                 else:
-                    out[strip] = value
-            if self.factor != 1:
-                out[strip] *= self.dtype.type(self.factor)
+                    values[...] = value
+            if factor != 1:
+                values *= factor
 
 
 class _Composite(Kernel):

@@ -20,9 +20,11 @@ from scipy import linalg
 from scipy.linalg import cython_blas, cython_lapack
 
 from bigkernel.arrays import Array
+from bigkernel.streaming.devices import NUMPY
 
 WIDE = 8192  # most columns that are processed without panels
 PANEL = 1024
+DEVICE_PANELS = 8
 _STRIP = 128  # rows of triangles that stay in cache
 _WORK_COLUMNS = 64  # of LAPACK's workspace, enough for the panels of any build
 _REFLECTED = 32  # block size of the QR factorisation: the fastest of 16 to 64 for q = 200 to 2,000
@@ -76,9 +78,17 @@ def _call(
 def syrk(block: Array, out: Array, *, accumulate: bool) -> None:
     """Write BᵀB, or add it, to the upper triangle of out (p, p); entries below the diagonal are not changed.
 
-    B is the block (b, p), float32 or float64; both are of one dtype and C-contiguous.
+    B is the block (b, p), float32 or float64; both are of one dtype and C-contiguous. On a device, whose library has no
+    rank-k update, it is written by panels of columns, with the corners below the diagonal that are on it.
     """
     b, p = block.shape
+    if not isinstance(block, NUMPY):
+        for columns in _panels(p):
+            upper = out[columns, columns.start :]
+            if not accumulate:
+                upper[...] = 0
+            upper += block[:, columns].T @ block[:, columns.start :]
+        return
     if not (block.flags.c_contiguous and out.flags.c_contiguous and out.shape == (p, p) and out.dtype == block.dtype):
         raise ValueError(
             f"syrk: expected C-contiguous (b, p) and (p, p) of one dtype, found {block.shape}, {out.shape}"
@@ -90,8 +100,8 @@ def syrk(block: Array, out: Array, *, accumulate: bool) -> None:
     letter, number = {"float32": ("s", ctypes.c_float), "float64": ("d", ctypes.c_double)}[block.dtype.name]
     rank_k, product = _routine(letter + "syrk"), _routine(letter + "gemm")
     if rank_k is None or product is None:
-        upper = np.triu(block.T @ block)
-        out[...] = out + upper if accumulate else upper
+        product_of = np.triu(block.T @ block)
+        out[...] = out + product_of if accumulate else product_of
         return
     one, beta = number(1.0), number(1.0 if accumulate else 0.0)
     step = p if p <= WIDE else PANEL
@@ -104,9 +114,18 @@ def syrk(block: Array, out: Array, *, accumulate: bool) -> None:
             _call(product, b"N", b"T", p - j, j - i, b, one, block[:, j:], p, panel, p, beta, out[i:, j:], p)
 
 
+def _panels(p: int) -> list[slice]:
+    """Split p columns into panels for products on a device: eight take 9/16 of the operations of a whole one."""
+    return [slice(p * i // DEVICE_PANELS, p * (i + 1) // DEVICE_PANELS) for i in range(DEVICE_PANELS)]
+
+
 def add_upper(total: Array, upper: Array) -> None:
     """Add the upper triangle of `upper` to that of total (p, p), in place."""
-    p = len(total)
+    p = total.shape[0]
+    if not isinstance(total, NUMPY):
+        for columns in _panels(p):
+            total[columns, columns.start :] += upper[columns, columns.start :]
+        return
     for i in range(0, p, _STRIP):
         j = min(i + _STRIP, p)
         total[i:j, i:j] += np.triu(upper[i:j, i:j])  # below its diagonal is undefined

@@ -26,6 +26,7 @@ from bigkernel.arrays import Array, DType
 from bigkernel.kernels.algebra import Kernel, PreparedLandmarks, strips
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern
 from bigkernel.streaming.chunk import Chunk, MapCost
+from bigkernel.streaming.devices import NUMPY, namespace, write
 
 UFUNC_BYTES = 2**18  # NumPy's buffers for columns of a wider matrix
 SLICE_ROW_BYTES = 2**16  # a row of a slice: 16,384 columns of float32
@@ -109,7 +110,7 @@ class IdentityMap(SingleMap):
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
         rows = chunk.load(block, self.width + spare, self.dtype)
         features = rows[:, : self.width]
-        np.subtract(features, self.shift.astype(self.dtype), out=features)
+        features -= chunk.work.device.array(self.shift.astype(self.dtype))
         return rows
 
 
@@ -164,7 +165,7 @@ class LandmarkMap(_AtLandmarks, SingleMap):
 
     def diagonal(self, chunk: Chunk, block: slice | Array) -> Array:
         """Compute k(x, x) of rows of the chunk, (b,) float64."""
-        chosen = np.arange(len(chunk))[block]
+        chosen, chunk = np.arange(len(chunk))[block], chunk.on_host()
         diagonal = [np.empty(0)]
         for start in range(0, len(chosen), _DIAGONAL_ROWS):  # a few at a time, for a small buffer
             rows = chunk.load(chosen[start : start + _DIAGONAL_ROWS], self.n_features, self.dtype)
@@ -173,18 +174,25 @@ class LandmarkMap(_AtLandmarks, SingleMap):
 
     def block(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Array:
         rows = chunk.load(block, len(self.prepared.weights), self.dtype)
-        out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
+        out, device = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype), chunk.work.device
+        prepared = device.once(self.prepared)
         with chunk.work.stage("block"):
-            self.prepared.place(rows)
-            self.prepared.multiply(rows, out[:, : self.width])
+            prepared.place(rows)
+            prepared.multiply(rows, out[:, : self.width])
         with chunk.work.stage("exp"):
             out[:, self.width :] = 0  # defined values for passes over whole rows
-            shift = None if self.shift is None else np.append(self.shift, np.zeros(spare, self.dtype))
+            shift = None if self.shift is None else _padded(device.once(self.shift), spare)
             for strip in strips(out):
-                self.prepared.value(out[strip])
+                prepared.value(out[strip, :])
                 if shift is not None:
-                    np.subtract(out[strip], shift, out=out[strip])
+                    values = out[strip, : shift.shape[0]]
+                    values -= shift
         return out
+
+
+def _padded(shift: Array, spare: int) -> Array:
+    """Return a shift for whole rows of a block, which the host subtracts faster than from some of their columns."""
+    return np.append(shift, np.zeros(spare, shift.dtype)) if isinstance(shift, NUMPY) else shift
 
 
 def argument(kernel: Kernel) -> str | None:
@@ -242,20 +250,22 @@ class LandmarkFamily(_AtLandmarks):
 
     def blocks(self, chunk: Chunk, block: slice | Array, spare: int = 0) -> Iterator[Array]:
         rows = chunk.load(block, len(self.prepared.weights), self.dtype)
-        shared = chunk.work.buffer("argument", (rows.shape[0], self.width), self.dtype)
+        shared, device = chunk.work.buffer("argument", (rows.shape[0], self.width), self.dtype), chunk.work.device
+        prepared = device.once(self.prepared)
         with chunk.work.stage("block"):
-            self.prepared.place(rows)
-            self.prepared.multiply(rows, shared)
+            prepared.place(rows)
+            prepared.multiply(rows, shared)
         for place, (kernel, scale) in enumerate(zip(self.kernels, self.scales, strict=True)):
             out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
             with chunk.work.stage("exp"):
                 out[:, self.width :] = 0  # defined values for passes over whole rows
-                shift = None if self.shifts is None else np.append(self.shifts[place], np.zeros(spare, self.dtype))
+                shift = None if self.shifts is None else _padded(device.once(self.shifts)[place, :], spare)
                 for strip in strips(out):
-                    np.multiply(shared[strip], self.dtype.type(scale), out=out[strip, : self.width])
-                    kernel.finish(out[strip])
+                    write(out[strip, : self.width], "multiply", shared[strip, :], float(self.dtype.type(scale)))
+                    kernel.finish(out[strip, :])
                     if shift is not None:
-                        np.subtract(out[strip], shift, out=out[strip])
+                        values = out[strip, : shift.shape[0]]
+                        values -= shift
             yield out
 
 
@@ -290,17 +300,19 @@ class LandmarkSlices:
         The buffer belongs to the chunk and is valid until the next slice.
         """
         rows, s = chunk.load(block, len(self.prepared.weights), self.dtype), self.slice_width
+        prepared = chunk.work.device.once(self.prepared)
         with chunk.work.stage("block"):
-            self.prepared.place(rows)
+            prepared.place(rows)
         for first in range(0, self.width, s):
             columns = slice(first, min(first + s, self.width))
             shape = rows.shape[0], columns.stop - columns.start
-            out = chunk.work.buffer("block", (shape[0] * shape[1],), self.dtype).reshape(shape)
+            flat = chunk.work.buffer("block", (shape[0] * shape[1],), self.dtype)
+            out = namespace(flat).reshape(flat, shape)
             with chunk.work.stage("block"):
-                self.prepared.multiply(rows, out, columns)
+                prepared.multiply(rows, out, columns)
             with chunk.work.stage("exp"):
                 for strip in strips(out):
-                    self.prepared.value(out[strip])
+                    prepared.value(out[strip, :])
             yield columns, out
 
 

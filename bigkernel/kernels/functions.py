@@ -34,6 +34,7 @@ from bigkernel.kernels.algebra import (
     rounding_of,
 )
 from bigkernel.kernels.given import PAIRWISE, Pairwise, Precomputed
+from bigkernel.streaming.devices import NUMPY, converted, copy_of, dtype_of, empty_like, namespace, write
 
 Scale = Literal["scale", "auto"]
 SCALES: tuple[str, ...] = get_args(Scale)
@@ -98,9 +99,8 @@ class Gaussian(_Euclidean):
         self.sigma = _width(self.name, sigma, gamma, "gamma", lambda gamma: (2 * gamma) ** -0.5)
 
     def finish(self, strip: Array) -> None:
-        if strip.max(initial=-np.inf) > 0:  # rounding where x is almost z; the check costs a third of the writing
-            np.minimum(strip, 0, out=strip)
-        np.exp(strip, out=strip)
+        _below_zero(strip)
+        write(strip, "exp", strip)
 
     def with_slope(self, squares: Array) -> tuple[Array, Array]:
         """Return k and dk/d‖x−z‖² at squared distances, for a width of 1."""
@@ -141,18 +141,18 @@ class Matern(_Euclidean):
         return super().resolve(Z, weight)
 
     def finish(self, strip: Array) -> None:
-        if strip.max(initial=-np.inf) > 0:
-            np.minimum(strip, 0, out=strip)
-        np.negative(strip, out=strip)
-        r = np.sqrt(strip, out=strip if self.nu == 0.5 else None)
+        _below_zero(strip)
+        write(strip, "negative", strip)
+        r = strip if self.nu == 0.5 else empty_like(strip, strip.shape)
+        write(r, "sqrt", strip)
         if self.nu == 1.5:
-            np.add(r, 1, out=strip)
+            write(strip, "add", r, 1)
         elif self.nu == 2.5:
             strip *= 1 / 3
             strip += r
             strip += 1
-        np.negative(r, out=r)
-        np.exp(r, out=r)
+        write(r, "negative", r)
+        write(r, "exp", r)
         if self.nu != 0.5:
             strip *= r
 
@@ -207,6 +207,13 @@ class Laplacian(Kernel):
     def fill(self, x: Array, points: Array | None, some: slice, out: Array) -> None:
         """Write ‖x−z‖₁ of rows x (b, d) and points (s, d) into out (b, s), by SciPy if installed, else by NumPy."""
         assert points is not None
+        if not isinstance(x, NUMPY):  # feature by feature
+            xp, sums = namespace(x), converted(out, np.float64, copy=True)
+            sums[...] = 0
+            for j in range(points.shape[1]):
+                sums += xp.abs(x[:, j : j + 1] - points[:, j][None, :])
+            out[...] = converted(sums, dtype_of(out))
+            return
         try:
             from scipy.spatial.distance import cdist  # slow to load, and needed only here
         except ImportError:
@@ -219,7 +226,7 @@ class Laplacian(Kernel):
 
     def finish(self, strip: Array) -> None:
         strip *= -1 / float(self.sigma)
-        np.exp(strip, out=strip)
+        write(strip, "exp", strip)
 
 
 @dataclass
@@ -290,7 +297,7 @@ class Polynomial(_Projected):
 
     def finish(self, strip: Array) -> None:
         super().finish(strip)
-        base = strip.copy() if self.degree > 1 else strip
+        base = copy_of(strip) if self.degree > 1 else strip
         for _ in range(int(self.degree) - 1):
             strip *= base
 
@@ -317,7 +324,7 @@ class Sigmoid(_Projected):
 
     def finish(self, strip: Array) -> None:
         super().finish(strip)
-        np.tanh(strip, out=strip)
+        write(strip, "tanh", strip)
 
 
 KERNELS: dict[str, type[Kernel]] = {k.name: k for k in (Gaussian, Laplacian, Matern, Linear, Polynomial, Sigmoid)}
@@ -367,6 +374,14 @@ def as_kernel(
         "sigmoid": {"gamma": gamma, "coef0": coef0},
     }.get(name, {})
     return KERNELS[name](**params)
+
+
+def _below_zero(strip: Array) -> None:
+    """Replace what rounding made positive, where x is almost z, by 0."""
+    if not isinstance(strip, NUMPY):
+        write(strip, "clip", strip, None, 0.0)
+    elif strip.max(initial=-np.inf) > 0:  # the check costs a third of the writing, on a device a wait
+        np.minimum(strip, 0, out=strip)
 
 
 def _spread(width: str, Z: Array, weight: Array | None) -> float:

@@ -8,6 +8,7 @@ kept block has the bits of a new one: it never matters which blocks a process ho
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import uuid
 from collections.abc import Hashable
@@ -19,6 +20,7 @@ from bigkernel.arrays import Array, DType
 from bigkernel.kernels.feature_maps import SingleMap
 from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.streaming.chunk import Chunk, MapCost
+from bigkernel.streaming.devices import NUMPY, copy_of, dtype_of
 from bigkernel.streaming.plan import NOT_COMPARED
 
 
@@ -36,20 +38,21 @@ class BlockStore:
             return sum(self._bytes.values()) if owner is None else self._bytes.get(owner, 0)
 
     def find(self, owner: str, rows: Hashable) -> Array | None:
-        """Return a block (b, p), read-only, or None if it is not kept."""
+        """Return a block (b, p), not to be changed, or None if it is not kept."""
         return self._blocks.get(owner, {}).get(rows)
 
     def keep(self, owner: str, rows: Hashable, block: Array, most_bytes: int) -> None:
         """Keep a copy of a block, if no more than `most_bytes` are then held; blocks of other owners give way."""
         with self._lock:
-            own = self._bytes.get(owner, 0) + block.nbytes
+            own = self._bytes.get(owner, 0) + math.prod(block.shape) * dtype_of(block).itemsize
             if own > most_bytes or rows in self._blocks.get(owner, {}):
                 return
             for other in [name for name in self._bytes if name != owner]:
                 if own + sum(held for name, held in self._bytes.items() if name != owner) > most_bytes:
                     del self._blocks[other], self._bytes[other]
-            copy = self._blocks.setdefault(owner, {})[rows] = block.copy()
-            copy.setflags(write=False)
+            copy = self._blocks.setdefault(owner, {})[rows] = copy_of(block)
+            if isinstance(copy, NUMPY):
+                copy.setflags(write=False)
             self._bytes[owner] = own
 
     def release(self, owner: str | None = None, *, but: str | None = None) -> None:
@@ -101,12 +104,13 @@ class KeptMap(SingleMap):
                 BLOCKS.keep(self.owner, rows, phi[:, : self.width], most)
         elif spare or self.shift is not None:
             with chunk.work.stage("block"):
-                out = chunk.work.buffer("block", (len(phi), self.width + spare), self.dtype)
+                out = chunk.work.buffer("block", (phi.shape[0], self.width + spare), self.dtype)
                 out[:, : self.width], out[:, self.width :] = phi, 0
                 phi = out
         if self.shift is not None:
             with chunk.work.stage("exp"):
-                np.subtract(phi[:, : self.width], self.shift, out=phi[:, : self.width])
+                values = phi[:, : self.width]
+                values -= chunk.work.device.once(self.shift)
         return phi
 
 

@@ -35,6 +35,7 @@ from bigkernel.kernels.feature_maps import UFUNC_BYTES, IdentityMap, LandmarkMap
 from bigkernel.kernels.functions import Gaussian, Laplacian, Matern
 from bigkernel.kernels.threads import one_thread
 from bigkernel.streaming.chunk import Chunk, MapCost
+from bigkernel.streaming.devices import all_of, write
 
 _RADIAL = 5  # uniforms of a frequency for the degrees of freedom of t, at most 5; one for the length follows
 _LEADING = _RADIAL + 2  # with one for the phase; those of the direction follow
@@ -133,29 +134,29 @@ class FourierMap(SingleMap):
         spectrum = self.spectrum
         unit = exact_unit(max(spectrum.scales), self.dtype)
         frequencies, phases = _frequencies(spectrum, count, self.dtype.name, unit)
-        rows = chunk.load(block, self.n_features, self.dtype)
-        out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
-        scale = self.dtype.type((2 / self.width) ** 0.5)
+        rows, device = chunk.load(block, self.n_features, self.dtype), chunk.work.device
+        out, xp = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype), device.xp
+        scale = float(self.dtype.type((2 / self.width) ** 0.5))
         with chunk.work.stage("block"), np.errstate(over="ignore", invalid="ignore"):
-            np.subtract(rows, self.origin.astype(self.dtype), out=rows)
+            rows -= device.array(self.origin.astype(self.dtype))
             if unit != 1:
-                np.multiply(rows, self.dtype.type(unit), out=rows)
-            np.matmul(rows, frequencies, out=out[:, :count])
+                rows *= unit
+            write(out[:, :count], "matmul", rows, device.once(frequencies))
         with chunk.work.stage("exp"):
             out[:, self.width :] = 0
             for strip in strips(out):
                 cosines, sines = out[strip, :count], out[strip, count : self.width]
-                lost = ~np.isfinite(cosines)
-                if lost.any():  # phases beyond the range of the dtype; NaN rows stay NaN
-                    cosines[lost & ~np.isnan(rows[strip]).any(axis=1, keepdims=True)] = 0
-                np.sin(cosines[:, :pairs], out=sines)
+                finite = xp.isfinite(cosines)
+                if not all_of(finite):  # phases beyond the range of the dtype; NaN rows stay NaN
+                    cosines[~finite & ~xp.any(xp.isnan(rows[strip, :]), axis=1, keepdims=True)] = 0
+                write(sines, "sin", cosines[:, :pairs])
                 if count > pairs:
-                    cosines[:, pairs] += phases[pairs]
-                np.cos(cosines, out=cosines)
+                    cosines[:, pairs] += float(phases[pairs])
+                write(cosines, "cos", cosines)
                 features = out[strip, : self.width]
-                np.multiply(features, scale, out=features)
+                features *= scale
                 if self.shift is not None:
-                    np.subtract(features, self.shift, out=features)
+                    features -= device.once(self.shift)
         return out
 
     def of(self, X: Array) -> Array:

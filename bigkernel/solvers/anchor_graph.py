@@ -109,8 +109,8 @@ class SourceTargetStatistic(MomentStatistic):
         weights *= weights_of(chunk, block)[:, None]
         (b, k), m = places.shape, self.features.width
         # in float64, because the Laplacian is a difference in which rounding of A does not cancel
-        dense = chunk.work.buffer("anchored", phi.shape, np.float64)
-        np.copyto(dense, phi)
+        dense = chunk.work.beside.buffer("anchored", tuple(phi.shape), np.float64)
+        np.copyto(dense, chunk.work.device.to_host(phi))
         P = sparse.csr_array((weights.ravel(), places.ravel(), np.arange(0, b * k + 1, k)), shape=(b, m))
         at = group if self.apart else ...
         total["anchors"][at] += P.T @ dense
@@ -124,7 +124,7 @@ class SourceTargetStatistic(MomentStatistic):
 
     def _nearest(self, chunk: Chunk, block: Index) -> tuple[Array, Array]:
         """Compute the `anchor_weights` of the rows of a block."""
-        exact, at = self._exact, np.arange(len(chunk))[block]
+        exact, at, chunk = self._exact, np.arange(len(chunk))[block], chunk.on_host()
         kernel, of_landmarks = exact.kernel, exact.kernel.diag(exact.landmarks)
         places, weights = np.empty((len(at), self.neighbours), np.int64), np.empty((len(at), self.neighbours))
         values = chunk.work.buffer("anchored", (len(at), exact.width), np.float64)

@@ -221,7 +221,7 @@ class JointPseudoLabels(WithoutCaches, BlockStatistic):
             target, _ = self.queries[places[0]].sides.split(chunk)
             everything = len(target) == len(chunk)
             for block in chunk.blocks(None if everything else target):
-                (phi,) = self.features.blocks(chunk, block)
+                phi = chunk.work.device.to_host(*self.features.blocks(chunk, block))
                 weight = weights_of(chunk, block)
                 with chunk.work.stage("predict"):
                     for place in places:

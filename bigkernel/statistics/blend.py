@@ -187,7 +187,7 @@ class Blend(BlockPredictor):
             member.predictor.prepare()
 
     def fill(self, chunk: Chunk, block: Index, out: Array) -> None:
-        x = chunk.load(block, self.n_features, np.float64)
+        x = chunk.on_host().load(block, self.n_features, np.float64)
         inner = Workspace(seconds=chunk.work.seconds)
         out[...] = 0
         for member, (rows, weight) in zip(self.members, self.shares.leaves(x), strict=True):
@@ -205,7 +205,7 @@ class Blend(BlockPredictor):
 
     def fill_both(self, chunk: Chunk, block: Index, mean: Array, std: Array) -> None:
         """Write f of rows of the chunk and the standard deviations of y around it, both (b, c) float64."""
-        x = chunk.load(block, self.n_features, np.float64)
+        x = chunk.on_host().load(block, self.n_features, np.float64)
         inner, total = Workspace(seconds=chunk.work.seconds), np.zeros((len(x), 1))
         mean[...], std[...] = 0, 0
         for member, (rows, weight) in zip(self.members, self.shares.leaves(x), strict=True):

@@ -69,11 +69,13 @@ class FoldModels(WithoutCaches, BlockStatistic):
 
     def values_of(self, chunk: Chunk, fold: int, ids: Array) -> Iterator[tuple[Array, int, Array]]:
         """Predict rows by the models without a fold; yield positions, kernel and f (b, k·c) float64 of each block."""
+        device = chunk.work.device
+        weights = device.once(self._narrow_weights)
         for block in chunk.blocks(ids):
             assert not isinstance(block, slice)
             for kernel, phi in enumerate(self.features.blocks(chunk, block)):
                 with chunk.work.stage("predict"):
-                    values: Array = (phi @ self._narrow_weights[kernel, fold]).astype(np.float64)
+                    values: Array = device.to_host(phi @ weights[kernel, fold, ...]).astype(np.float64)
                     values += self.intercepts[kernel, fold]
                 yield block, kernel, values
 

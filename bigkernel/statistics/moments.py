@@ -20,6 +20,7 @@ from bigkernel.kernels.blas import add_upper, mirror, syrk
 from bigkernel.kernels.feature_maps import FeatureMap
 from bigkernel.statistics.statistic import BlockStatistic, Shapes
 from bigkernel.streaming.chunk import Chunk, rounded_cells
+from bigkernel.streaming.devices import HOST, Device, converted, namespace
 from bigkernel.streaming.folds import Folds
 from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
@@ -29,6 +30,7 @@ ALIGN = 16  # columns: 64 bytes of float32
 PROBED = ("E", "probed_rows")  # sums of the probe
 PROBE_BYTES = 2**21  # its float64 copies of some rows and columns
 _STRIP_NUMBERS = 2**17  # size of such a copy, which stays in cache
+_DEVICE_ROWS = 2048  # rows or columns of such a copy on a device
 _MIX = 0x9E3779B97F4A7C15  # 2⁶⁴/φ: spreads whole numbers over all bits
 _SLOWNESS = 25  # cost of float64 products with a few vectors against float32 products of matrices
 _SHARE = 0.01  # of the time of a sweep that the probe may take
@@ -232,47 +234,49 @@ def probe_interval(flops_per_row: float, size: int, windows: int) -> int:
 class ProbedWindow:
     """Σ b (bᵀv) of vectors v (p, k) over a window of rows [Φ, Y, 1, 0], weighted by √w and about `shift` (p,) or None.
 
-    `place` is the column of ones, by which moments about a shift are taken back to 0.
+    `place` is the column of ones, by which moments about a shift are taken back to 0. Rows are on `device`.
     """
 
-    def __init__(self, vectors: Array, shift: Array | None, place: int) -> None:
-        self._shift = np.zeros(len(vectors)) if shift is None else shift.astype(np.float64)
-        self._place = place
+    def __init__(self, vectors: Array, shift: Array | None, place: int, device: Device = HOST) -> None:
+        a = np.zeros(len(vectors)) if shift is None else shift.astype(np.float64)
+        self._place, self._shift = place, device.array(a)
         # b + a = (b, 1)(I; aᵀ)
-        self._vectors = np.vstack([vectors, self._shift[None] @ vectors])
-        self._sums = np.zeros(self._vectors.shape)
-        self._step = max(8, _STRIP_NUMBERS // max(len(vectors), 1))  # rows of a strip
+        self._vectors = device.array(np.vstack([vectors, a[None] @ vectors]))
+        self._sums = device.zeros(self._vectors.shape)
+        # rows of a strip
+        self._step = max(8, _STRIP_NUMBERS // max(len(vectors), 1)) if device.host is None else _DEVICE_ROWS
 
     def add(self, rows: Array) -> None:
         """Add Σ b (bᵀv) of a block (b, wide), in float64."""
-        V, sums, p = self._vectors, self._sums, len(self._shift)
-        for start in range(0, len(rows), self._step):
-            strip = rows[start : start + self._step, :p].astype(np.float64)
-            one = rows[start : start + self._step, self._place].astype(np.float64)
+        V, sums, p, b = self._vectors, self._sums, self._shift.shape[0], rows.shape[0]
+        for start in range(0, b, self._step):
+            some = slice(start, min(start + self._step, b))
+            strip = converted(rows[some, :p], np.float64, copy=True)
+            one = converted(rows[some, self._place], np.float64, copy=True)
             # Σ w (b, 1)(φᵀv) with φᵀv = bᵀv + aᵀv, of rows φ = b + a about 0
-            values = strip @ V[:p]
-            values += one[:, None] * V[p]
-            sums[:p] += strip.T @ values
-            sums[p] += one @ values
+            values = strip @ V[:p, :]
+            values += one[:, None] * V[p, :]
+            sums[:p, :] += strip.T @ values
+            sums[p, :] += one @ values
 
     def rounding_of(self, gram: Array) -> Array:
         """Compute Ev (p, k) about 0 of the window whose matrix [Φ, Y, 1]ᵀ[Φ, Y, 1] has this upper triangle."""
-        V, p, last = self._vectors, len(self._shift), self._place
-        product = np.zeros((p, V.shape[1]))  # Gv
+        V, p, last, xp = self._vectors, self._shift.shape[0], self._place, namespace(gram)
+        product = xp.zeros_like(V[:p, :])  # Gv
         # Gv by strips of the upper triangle: each times v, and its transpose without the diagonal
         for i in range(0, p, self._step):
             j = min(i + self._step, p)
-            strip = np.empty((j - i, p - i))
-            strip[:, j - i :] = gram[i:j, j:p]
-            strip[:, : j - i] = np.triu(gram[i:j, i:j])  # below the diagonal is undefined
-            product[i:j] += strip @ V[i:p]
-            strip[:, : j - i] = np.triu(strip[:, : j - i], 1)
-            product[i:] += strip.T @ V[i:j]
-        sums = gram[:p, last].astype(np.float64)
+            strip = converted(gram[i:j, i:p], np.float64, copy=True)
+            strip[:, : j - i] = xp.triu(strip[:, : j - i])  # below the diagonal is undefined
+            product[i:j, :] += strip @ V[i:p, :]
+            strip[:, : j - i] = xp.triu(strip[:, : j - i], k=1)
+            product[i:, :] += strip.T @ V[i:j, :]
+        sums = converted(gram[:p, last], np.float64)
         # by how much [b, 1]ᵀ[b, 1](v; aᵀv) is off, and Ev = (I, a) times that, as φ = (I, a)(b; 1)
-        error = product + sums[:, None] * V[p] - self._sums[:p]
-        of_ones: Array = sums @ V[:p] + float(gram[last, last]) * V[p] - self._sums[p]
-        return np.asarray(error + self._shift[:, None] * of_ones)
+        error = product + sums[:, None] * V[p, :] - self._sums[:p, :]
+        of_ones: Array = sums @ V[:p, :] + converted(gram[last, last], np.float64) * V[p, :] - self._sums[p, :]
+        result: Array = error + self._shift[:, None] * of_ones
+        return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,16 +344,17 @@ class GroupedBlocks(BlockStatistic):
         p, c, work = self.features.width, self.n_targets, chunk.work
         for place, rows in enumerate(self.features.blocks(chunk, block, self.wide - p)):
             with work.stage("add"):
-                values = work.buffer("targets", (len(rows), c), np.float64)
+                values = work.beside.buffer("targets", (rows.shape[0], c), np.float64)
                 self._encode(chunk, block, group, values)
                 self._add_block(total, group, chunk, block, rows[:, :p])
                 # the targets and ones come into the spare columns of the block: one product gives G, C and s
-                rows[:, p : p + c], rows[:, p + c], rows[:, p + c + 1 :] = values, 1, 0
-                weighted, weight, counted = values, float(len(rows)), len(rows)
+                rows[:, p + c], rows[:, p + c + 1 :] = 1, 0
+                work.device.put(values, rows[:, p : p + c])
+                weighted, weight, counted = values, float(len(values)), len(values)
                 if chunk.weight is not None:
                     w = weights_of(chunk, block)
                     weighted, weight, counted = values * w[:, None], float(w.sum()), int(np.count_nonzero(w))
-                    rows *= np.sqrt(w).astype(rows.dtype)[:, None]
+                    rows *= work.device.array(np.sqrt(w).astype(self.features.dtype))[:, None]
                 # t = Σ w y and q = Σ w y² are of the targets in float64, which the block has rounded
                 at = place * self.groups + group
                 total["rows"][at] += counted
@@ -401,6 +406,8 @@ class MomentStatistic(GroupedBlocks):
         dtype = self.sums or self.features.dtype
         # [Φ, Y, 1]ᵀ[Φ, Y, 1] holds G, C and s; one for each block of the features
         grams = work.buffer("gram", (self.features.count, self.wide, self.wide), dtype)
+        # on a device the large sums stay there for the segment
+        sums = work.summed(total, "G", "C", "s", *PROBED[: self.probe is not None])
         for group, index in enumerate(self._split(chunk)):
             waiting, window = 0, 0  # rows whose Gram matrices are still in the dtype of the products
             probes: list[ProbedWindow] = []
@@ -408,13 +415,13 @@ class MomentStatistic(GroupedBlocks):
                 # sums of some thousand rows in the dtype of the products join the float64 total
                 if waiting >= GRAM_ROWS or (waiting and block is None):
                     with work.stage("add"):
-                        for place, gram in enumerate(grams):
-                            at = place * self.groups + group
-                            add_upper(total["G"][at], gram[:p, :p])
-                            total["C"][at] += gram[:p, p : p + c]
-                            total["s"][at] += gram[:p, p + c]
+                        for place in range(self.features.count):
+                            at, gram = place * self.groups + group, grams[place, ...]
+                            add_upper(sums["G"][at, ...], gram[:p, :p])
+                            sums["C"][at, ...] += gram[:p, p : p + c]
+                            sums["s"][at, :] += gram[:p, p + c]
                             if probes:
-                                total["E"][at] += probes[place].rounding_of(gram)
+                                sums["E"][at, ...] += probes[place].rounding_of(gram)
                                 total["probed_rows"][at] += waiting
                     waiting, window = 0, window + 1
                 if block is None:
@@ -423,18 +430,19 @@ class MomentStatistic(GroupedBlocks):
                 if not waiting:
                     first = chunk.start + group
                     vectors = self.probe.vectors if self.probe and self.probe.includes(first, window) else ()
-                    probes = [ProbedWindow(V, self.features.shift_of(i), p + c) for i, V in enumerate(vectors)]
+                    shifts = map(self.features.shift_of, range(len(vectors)))
+                    probes = [ProbedWindow(V, a, p + c, work.device) for V, a in zip(vectors, shifts, strict=True)]
                 for place, rows in enumerate(self._blocks(total, group, chunk, block)):
                     with work.stage("gram"):
                         wider = rows
-                        if rows.dtype != dtype:
-                            wider = work.buffer("widened", rows.shape, dtype)
-                            np.copyto(wider, rows)
-                        syrk(wider, grams[place], accumulate=waiting > 0)
+                        if self.features.dtype != dtype:
+                            wider = work.buffer("widened", tuple(rows.shape), dtype)
+                            wider[...] = converted(rows, dtype) if not work.on_host else rows
+                        syrk(wider, grams[place, ...], accumulate=waiting > 0)
                     if probes:
                         with work.stage("add"):
                             probes[place].add(rows)
-                waiting += len(rows)
+                waiting += rows.shape[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -452,7 +460,7 @@ class FeatureSums(BlockStatistic):
 
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         for block in chunk.blocks():
-            (phi,) = self.features.blocks(chunk, block)
+            phi = chunk.work.device.to_host(*self.features.blocks(chunk, block))
             with chunk.work.stage("add"):
                 w = weights_of(chunk, block)
                 total["n"] += w.sum()

@@ -25,6 +25,7 @@ from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, LandmarkSlices, WithoutCaches, slice_map
 from bigkernel.kernels.threads import blas_threads, one_thread
 from bigkernel.streaming.chunk import Chunk, MapCost, Workspace
+from bigkernel.streaming.devices import HOST, Device, converted, row_squares
 
 if TYPE_CHECKING:
     from bigkernel.kernels.random_fourier import BlockMap, FourierMap  # imports SciPy
@@ -74,7 +75,7 @@ class BlockPredictor(WithoutCaches, ABC):
         """Compute f of every row of the chunk, (n, c) float64; as many blocks side by side as BLAS has threads."""
         self.prepare()
         out, flops = np.empty((len(chunk), self.width)), len(chunk) * self.flops_per_row
-        threads = blas_threads() if flops > _SHARED_FLOPS else 1
+        threads = blas_threads() if flops > _SHARED_FLOPS and chunk.work.on_host else 1
 
         def fill_some(chunk: Chunk, blocks: Iterable[Index]) -> None:
             for block in blocks:
@@ -110,12 +111,13 @@ class Spread:
         (p, r), q = self.explained.shape, len(self.centre)
         return MapCost(2.0 * p * (r + q), 8 * (p + r + 2 * q + 8), 2 * 8 * p * (r + q) + 2**18)
 
-    def variance(self, phi: Array, diagonal: Array) -> Array:
-        """Compute Var[y|x] (b,) from φ (b, p) float64 and k(x, x) in `diagonal` (b,)."""
+    def variance(self, phi: Array, diagonal: Array, device: Device = HOST) -> Array:
+        """Compute Var[y|x] (b,) from φ (b, p) float64 on a device, and k(x, x) in `diagonal` (b,)."""
         # max(k(x,x) − ‖Aᵀφ‖² − ε, 0) + ‖Uᵀφ − u‖² + ℓ
-        explained, uncertain = phi @ self.explained, phi @ self.uncertain - self.centre
-        variance: Array = np.maximum(diagonal - np.einsum("ij,ij->i", explained, explained) - self.least, 0)
-        variance += np.einsum("ij,ij->i", uncertain, uncertain) + self.level
+        own = device.once(self)
+        explained, uncertain = phi @ own.explained, phi @ own.uncertain - own.centre
+        variance: Array = np.maximum(diagonal - device.to_host(row_squares(explained)) - self.least, 0)
+        variance += device.to_host(row_squares(uncertain)) + self.level
         return variance
 
 
@@ -181,17 +183,19 @@ class Predictor(BlockPredictor):
 
     def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:
         """Return rows of the chunk in blocks whose features stay in the cache of a core, if their product is small."""
-        return replace(chunk, block_rows=min(chunk.block_rows, self._most_rows)).blocks(index)
+        rows = min(chunk.block_rows, self._most_rows) if chunk.work.on_host else chunk.block_rows
+        return replace(chunk, block_rows=rows).blocks(index)
 
     @property
     def _most_rows(self) -> int:
         return max(_TILE_BYTES // max(1, self.features.cost.row_bytes), 2 * self.n_features)
 
     def fill(self, chunk: Chunk, block: Index, out: Array) -> None:
-        out[...] = self.intercept
+        out[...], device = self.intercept, chunk.work.device
+        weights = device.once(self.weights)
         for columns, phi in self.features.slices(chunk, block):
             with chunk.work.stage("predict"):
-                out += phi @ self.weights[columns]
+                out += device.to_host(phi @ weights[columns, :])
 
     @property
     def spread_cost(self) -> MapCost:
@@ -204,11 +208,11 @@ class Predictor(BlockPredictor):
         """Write f of rows of the chunk and the standard deviations of y around it, both (b, c) float64."""
         assert self.spread is not None
         assert not isinstance(self.features, IdentityMap | LandmarkSlices)
-        diagonal = self.features.diagonal(chunk, block)
+        diagonal, device = self.features.diagonal(chunk, block), chunk.work.device
         phi = self.features.block(chunk, block)
         with chunk.work.stage("predict"):
-            mean[...] = self.intercept + phi @ self.weights
-            variance = self.spread.variance(phi.astype(np.float64), diagonal)
+            mean[...] = self.intercept + device.to_host(phi @ device.once(self.weights))
+            variance = self.spread.variance(converted(phi, np.float64, copy=True), diagonal, device)
             std[...] = np.sqrt(variance)[:, None] * self.spread.scale
 
 

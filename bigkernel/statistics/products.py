@@ -26,11 +26,13 @@ from bigkernel.statistics.moments import Targets, weights_of
 from bigkernel.statistics.predictor import log_softmax
 from bigkernel.statistics.statistic import BlockStatistic, RowSample, Shapes
 from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.devices import converted, dtype_of
 from bigkernel.streaming.folds import Folds, hash_ids
 from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
 _STRIP = (64, 8192)  # rows that are converted to float64 at once, if they have at most so many columns
 _TILE = (128, 512)  # rows and columns of wider blocks that are converted at once and stay in cache
+_DEVICE_ROWS = 2048  # rows that a device converts at once
 _NAMES = ("row", "weight", "leverage", "fold")
 
 
@@ -80,11 +82,11 @@ class ProductStatistic(BlockStatistic):
             with chunk.work.stage("product"):
                 weight = weights_of(chunk, block)
                 y = self.targets.one_hot(chunk, block) if self.residual else None
-                sums = np.zeros(self.vectors.T.shape)
+                sums = chunk.work.device.zeros(self.vectors.T.shape)
                 for strip, rows in _strips(chunk, phi):
                     own = None if y is None else y[strip]
                     self._add(total, sums, chunk, rows, weight[strip], own, fold[block][strip])
-                total["U"] += sums.T
+                chunk.work.summed(total, "U")["U"] += sums.T
 
     def _add(
         self, total: Accumulator, sums: Array, chunk: Chunk, phi: Array, weight: Array, y: Array | None, fold: Array
@@ -92,12 +94,13 @@ class ProductStatistic(BlockStatistic):
         """Add rows (b, p) with their weights and folds (b,), and their targets (b, c); `sums` are Uᵀ."""
         count = self.folds.count if self.folds else 0
         # φᵀv of every fold and penalty; a held-out row has no part in the column of its own fold
-        values: Array = products(chunk, phi, self.vectors).reshape(len(phi), max(count, 1), -1)
+        b, device = len(weight), chunk.work.device
+        values: Array = products(chunk, phi, self.vectors).reshape(b, max(count, 1), -1)
         held = np.flatnonzero(fold >= 0)
         own = fold[held]
         if y is not None:
-            by_group = np.zeros((len(phi), count + 1))  # the weight of a row, in the column of its group
-            by_group[np.arange(len(phi)), np.where(fold < 0, count, fold)] = weight
+            by_group = np.zeros((b, count + 1))  # the weight of a row, in the column of its group
+            by_group[np.arange(b), np.where(fold < 0, count, fold)] = weight
             total["rows"] += (by_group != 0).sum(axis=0)
             total["n"] += by_group.sum(axis=0)
             total["t"] += by_group.T @ y
@@ -105,31 +108,33 @@ class ProductStatistic(BlockStatistic):
             # Σ w f² of the training rows of each column
             squares = values**2
             squares[held, own] = 0
-            total["squares"] += weight @ squares.reshape(len(phi), -1)
+            total["squares"] += weight @ squares.reshape(b, -1)
             # y is the same for every group of c columns
             values = np.tile(y, values.shape[2] // self.targets.width)[:, None] - values
             if self.folds:
                 total["held_e"] += (by_group[held, :count].T @ values[held, own]).ravel()
                 total["held_sse"] += (by_group[held, :count].T @ values[held, own] ** 2).ravel()
         values[held, own] = 0
-        values = values.reshape(len(phi), -1)
+        values = values.reshape(b, -1)
         if y is not None:
             total["e"] += weight @ values
             total["sse"] += weight @ values**2
         # U = Σ w φ (φᵀv)ᵀ, or of the residuals where there are targets
-        weighted = np.ascontiguousarray((weight[:, None] * values).T)
+        weighted = device.array(np.ascontiguousarray((weight[:, None] * values).T))
+        of_groups = None if y is None else device.array(by_group)
         for columns, wide in _tiles(chunk, phi):
             sums[:, columns] += weighted @ wide
-            if y is not None:
-                total["s"][:, columns] += by_group.T @ wide
+            if of_groups is not None:
+                chunk.work.summed(total, "s")["s"][:, columns] += of_groups.T @ wide
 
 
 def products(chunk: Chunk, phi: Array, vectors: Array) -> Array:
-    """Multiply rows (b, p) with vectors (p, c) in float64."""
-    values: Array = np.zeros((len(phi), vectors.shape[1]))
+    """Multiply rows (b, p) with vectors (p, c) in float64; the result is the host's."""
+    values, device = np.zeros((phi.shape[0], vectors.shape[1])), chunk.work.device
+    V = device.once(vectors)
     for strip, rows in _strips(chunk, phi) if vectors.any() else ():
         for columns, wide in _tiles(chunk, rows):
-            values[strip] += wide @ vectors[columns]
+            values[strip] += device.to_host(wide @ V[columns, :])
     return values
 
 
@@ -142,10 +147,13 @@ def strip_bytes(p: int, c: int) -> int:
 def _strips(chunk: Chunk, phi: Array) -> Iterator[tuple[Index, Array]]:
     """Yield some rows of a block (b, p) at a time, in float64 if they are not wide."""
     narrow = phi.shape[1] <= _STRIP[1]
-    for start in range(0, len(phi), _STRIP[0] if narrow else _TILE[0]):
-        strip = slice(start, min(start + (_STRIP[0] if narrow else _TILE[0]), len(phi)))
-        rows = phi[strip]
-        if narrow and rows.dtype != np.float64:
+    step = (_STRIP[0] if narrow else _TILE[0]) if chunk.work.on_host else _DEVICE_ROWS
+    for start in range(0, phi.shape[0], step):
+        strip = slice(start, min(start + step, phi.shape[0]))
+        rows = phi[strip, :]
+        if not chunk.work.on_host:
+            rows = converted(rows, np.float64)
+        elif narrow and rows.dtype != np.float64:
             rows = chunk.work.buffer("wide", rows.shape, np.float64)
             np.copyto(rows, phi[strip])
         yield strip, rows
@@ -153,7 +161,7 @@ def _strips(chunk: Chunk, phi: Array) -> Iterator[tuple[Index, Array]]:
 
 def _tiles(chunk: Chunk, rows: Array) -> Iterator[tuple[Index, Array]]:
     """Yield columns of rows (b, p) in float64: all that are so, or some at a time in one buffer."""
-    if rows.dtype == np.float64:
+    if dtype_of(rows) == np.float64:
         yield slice(None), rows
         return
     for start in range(0, rows.shape[1], _TILE[1]):
@@ -193,20 +201,21 @@ class SoftmaxStatistic(BlockStatistic):
             phi = self.features.block(chunk, block)
             with chunk.work.stage("product"):
                 truth, weight = self.targets.one_hot(chunk, block), weights_of(chunk, block)
-                sums = np.zeros(total["U"].T.shape)
+                sums, c = chunk.work.device.zeros(total["U"].T.shape), len(total["e"])
                 for strip, rows in _strips(chunk, phi):
                     values = products(chunk, rows, self.coef) + self.intercept
-                    values, along = values[:, : len(sums)], values[:, len(sums) :]
+                    values, along = values[:, :c], values[:, c:]
                     # t − p of each row, or its change along the direction: p(Σ p d − d) for changes d of f
                     logarithms = log_softmax(values)
                     total["loss"] -= weight[strip] @ (truth[strip] * logarithms).sum(axis=1)
                     error, p = truth[strip], np.exp(logarithms)
                     error = p * ((p * along).sum(axis=1, keepdims=True) - along) if along.size else error - p
                     error = np.ascontiguousarray((weight[strip, None] * error).T)
+                    total["e"] += error.sum(axis=1)
+                    error = chunk.work.device.array(error)
                     for columns, wide in _tiles(chunk, rows):
                         sums[:, columns] += error @ wide
-                    total["e"] += error.sum(axis=1)
-                total["U"] += sums.T
+                chunk.work.summed(total, "U")["U"] += sums.T
 
 
 @dataclass(frozen=True, eq=False)

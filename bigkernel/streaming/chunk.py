@@ -1,8 +1,9 @@
 """Chunks of rows with their columns, row maps and work buffers: the input of a statistic.
 
 A chunk is the streaming step (n rows as stored). It yields rows block by block, converted to the dtype of the
-computation and transformed by the row maps, in a buffer that is allocated once per task. Shapes: n rows of a chunk,
-b ≤ block_rows rows of a block, d features.
+computation and transformed by the row maps, in a buffer that is allocated once per task. Where blocks are computed on a
+device, the rows of a chunk are copied there once, as stored (after row maps, which the host applies). Shapes: n rows of
+a chunk, b ≤ block_rows rows of a block, d features.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from bigkernel.arrays import Array, Index
+from bigkernel.arrays import Array, DType, Index
 from bigkernel.errors import DataError
+from bigkernel.streaming.devices import HOST, Device, converted, dtype_of
 
 DTYPES = (np.float64, np.float32, np.uint8, np.int8, np.uint16, np.int16)  # streamed without conversion
 LARGEST_WHOLE = 2**53  # up to which float64 tells whole numbers apart
@@ -82,7 +85,7 @@ class Workspace:
     """Buffers of one task, allocated on first use, the seconds of each stage, and the number of skipped bad rows.
 
     `on_block` is called with the number of rows of every block that a statistic has processed. `kept_bytes`: most bytes
-    of blocks that the process keeps for later sweeps.
+    of blocks that the process keeps for later sweeps. `device`: where blocks are computed.
     """
 
     buffers: dict[str, Array] = field(default_factory=dict)
@@ -90,17 +93,54 @@ class Workspace:
     on_block: Callable[[int], None] | None = None
     skipped: int = 0
     kept_bytes: int = 0
+    device: Device = HOST
+    sums: dict[str, Array] = field(default_factory=dict)  # on the device, of the rows since `collect`
+    rows: tuple[Array, DType | None, Array] | None = None  # those of a chunk, the dtype of their maps, and their copy
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Return the first `shape` of the buffer `name`, which grows along its first axis and never shrinks."""
         held = self.buffers.get(name)
-        if held is None or held.dtype != dtype or held.shape[1:] != shape[1:] or len(held) < shape[0]:
-            held = self.buffers[name] = np.empty(shape, dtype)
-        return held[: shape[0]]
+        if held is None or dtype_of(held) != dtype or held.shape[1:] != shape[1:] or held.shape[0] < shape[0]:
+            held = self.buffers[name] = self.device.empty(shape, dtype)
+        return held[: shape[0]] if self.on_host else held[: shape[0], ...]
+
+    @property
+    def on_host(self) -> bool:
+        """Whether blocks are NumPy's."""
+        return self.device is HOST
+
+    @cached_property
+    def beside(self) -> Workspace:
+        """Buffers of the host for what is not computed on the device, with the same stages."""
+        return self if self.on_host else Workspace(seconds=self.seconds)
+
+    def place(self, chunk: Chunk, dtype: DType) -> Array:
+        """Return the rows of a chunk on the device, as stored or mapped by the host in `dtype`; copied once."""
+        of_maps = dtype if chunk.row_maps else None
+        if self.rows is None or self.rows[0] is not chunk.x or self.rows[1] != of_maps:
+            self.rows = None  # its memory is reused
+            x = apply_maps(chunk.row_maps, chunk.x.astype(dtype)) if of_maps else chunk.x
+            self.rows = chunk.x, of_maps, self.device.array(x)
+        return self.rows[2]
+
+    def summed(self, total: dict[str, Array], *names: str) -> dict[str, Array]:
+        """Return what to add to for some sums of a total: itself, or sums on the device, which `collect` adds to it."""
+        if self.on_host:
+            return total
+        for name in names:
+            if name not in self.sums:
+                self.sums[name] = self.device.zeros(total[name].shape)
+        return self.sums
+
+    def collect(self, total: dict[str, Array]) -> None:
+        """Add the sums on the device to the total of a segment, and forget them."""
+        for name, values in self.sums.items():
+            total[name] += self.device.to_host(values)
+        self.sums = {}
 
     def stage(self, name: str) -> Stage:
         """Return a context that adds its time to the stage `name`."""
-        return Stage(self.seconds, name)
+        return Stage(self.seconds, name, self.device)
 
 
 @dataclass(slots=True)
@@ -109,12 +149,15 @@ class Stage:
 
     seconds: dict[str, float]
     name: str
+    device: Device = HOST  # waited for, so that times and errors belong to their stage
     start: float = 0.0
 
     def __enter__(self) -> None:
         self.start = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
+        if self.device is not HOST:
+            self.device.wait()
         self.seconds[self.name] = self.seconds.get(self.name, 0.0) + time.perf_counter() - self.start
 
 
@@ -149,6 +192,8 @@ class Chunk:
     def load(self, block: Index, columns: int, dtype: DTypeLike) -> Array:
         """Convert and map the rows of a block into the first columns of a (b, columns) buffer."""
         with self.work.stage("convert"):
+            if not self.work.on_host:
+                return self._load_placed(block, columns, np.dtype(dtype))
             x = self.x[block]
             d = x.shape[1]
             rows = self.work.buffer("rows", (x.shape[0], columns), dtype)
@@ -165,6 +210,18 @@ class Chunk:
             if not np.may_share_memory(mapped, filled):
                 np.copyto(filled, mapped)
         return rows
+
+    def _load_placed(self, block: Index, columns: int, dtype: DType) -> Array:
+        work, xp = self.work, self.work.device.xp
+        placed = work.place(self, dtype)
+        x = placed[block, :] if isinstance(block, slice) else xp.take(placed, work.device.array(block), axis=0)
+        rows = work.buffer("rows", (x.shape[0], columns), dtype)
+        rows[:, : x.shape[1]] = converted(x, dtype)
+        return rows
+
+    def on_host(self) -> Chunk:
+        """Return the chunk for what is computed on the host, with buffers there."""
+        return self if self.work.on_host else replace(self, work=self.work.beside)
 
     def require_finite(self, name: str) -> None:
         """Raise `DataError` with the number of rows of `x` (input `name`) that are not finite, and the first of them.

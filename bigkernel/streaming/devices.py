@@ -86,7 +86,7 @@ class Device:
 
     def once(self, value: Value) -> Value:
         """Return `moved(value)`, copied once a process as long as the value lives, which is not changed meanwhile."""
-        if self.host is None:
+        if self.host is None or value is None:
             return value
         key, copies = id(value), self._copies
         held = copies.get(key)
@@ -94,6 +94,10 @@ class Device:
             held = copies[key] = weakref.ref(value, lambda _: copies.pop(key, None)), self.moved(value)
         copy: Value = held[1]
         return copy
+
+    def put(self, values: Array, out: Array) -> None:
+        """Write values of the host into an array of the device, in its dtype."""
+        out[...] = values if self.host is None else converted(self.array(values), dtype_of(out))
 
     def wait(self) -> None:
         """Wait for what the device still computes, so that times and errors belong to their stage."""
@@ -179,6 +183,25 @@ def namespace(x: Array) -> Library:
 def dtype_of(x: Array) -> DType:
     """Return NumPy's dtype of an array of any library."""
     return x.dtype if isinstance(x, NUMPY) else np.dtype(str(x.dtype).rpartition(".")[2])
+
+
+def converted(x: Array, dtype: DTypeLike, *, copy: bool = False) -> Array:
+    """Return an array in a dtype of NumPy, with `copy` also one that has it already as a new array."""
+    if isinstance(x, NUMPY):
+        return x.astype(dtype, copy=copy)
+    out: Array = (xp := namespace(x)).astype(x, getattr(xp, np.dtype(dtype).name), copy=copy)
+    return out
+
+
+def copy_of(x: Array) -> Array:
+    """Return a copy of an array."""
+    out: Array = x.copy() if isinstance(x, NUMPY) else namespace(x).asarray(x, copy=True)
+    return out
+
+
+def all_of(mask: Array) -> bool:
+    """Return whether all of a mask is true; waits for the device."""
+    return bool(mask.all() if isinstance(mask, NUMPY) else namespace(mask).all(mask))
 
 
 def empty_like(x: Array, shape: tuple[int, ...]) -> Array:

@@ -13,16 +13,18 @@ from bigkernel.data import zarr_arrays
 from bigkernel.search.sweep_search import SweepSearchCV
 from bigkernel.statistics.moments import Moments
 from bigkernel.streaming.chunk import Chunk, Workspace
+from bigkernel.streaming.devices import HOST
 
 STEPS = {"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 3, "bigkernel.block-rows": 16}
 
 
-def accumulate(statistic, x, *, cuts=(), block_rows=16, **columns):
-    """Return the statistic of rows in chunks cut at `cuts`."""
-    total, work = statistic.zero(), Workspace()
+def accumulate(statistic, x, *, cuts=(), block_rows=16, device=HOST, row_maps=(), **columns):
+    """Return the statistic of rows in chunks cut at `cuts`, computed on a device."""
+    total, work = statistic.zero(), Workspace(device=device)
     for a, b in pairwise([0, *sorted(cuts), len(x)]):
         chunk = {name: values[a:b] for name, values in columns.items() if values is not None}
-        statistic.update(total, Chunk(x[a:b], a, **chunk, block_rows=block_rows, work=work))
+        statistic.update(total, Chunk(x[a:b], a, **chunk, row_maps=row_maps, block_rows=block_rows, work=work))
+    work.collect(total)
     finish = getattr(statistic, "finish", None)
     return finish(total) if finish else total
 
