@@ -42,6 +42,7 @@ class Settings:
     memory_limit_bytes: int = field(metadata=_within(100_000_000, 2**50))
     worker_base_bytes: int = field(metadata=_within(0, 2**40))
     block_cache: int | str
+    device: str
     monitor: bool
     page_hosts: tuple[str, ...]
 
@@ -51,15 +52,25 @@ class Settings:
         default: int = _DEFAULTS["bigkernel"]["worker-base-bytes"]
         return self.worker_base_bytes if self.worker_base_bytes > default else 0
 
+    def changed(self, **values: int) -> Settings:
+        """Return these settings with other values where they are the defaults."""
+        defaults: dict[str, Any] = _DEFAULTS["bigkernel"]
+        kept = {
+            name: value for name, value in values.items() if getattr(self, name) == defaults[name.replace("_", "-")]
+        }
+        return replace(self, **kept)  # type: ignore[arg-type]
+
 
 _RANGES = {one.name: one.metadata["range"] for one in fields(Settings) if one.metadata}
 
 
 # those of the driver, in a task that runs a job of its own
 given_settings: ContextVar[Settings | None] = ContextVar("bigkernel_settings", default=None)
+# that of `executing`, which belongs to a block of code and to no estimator
+given_device: ContextVar[str | None] = ContextVar("bigkernel_device", default=None)
 
 
-def settings(**overrides: int | None) -> Settings:
+def settings(**overrides: int | str | None) -> Settings:
     """Read the `bigkernel:` subtree of Dask's configuration, with `overrides` (None: not given) on top.
 
     Raises
@@ -67,6 +78,7 @@ def settings(**overrides: int | None) -> Settings:
     ConfigError
         Unknown key, wrong type or value out of range; names the key's path.
     """
+    overrides = {"device": given_device.get(), **overrides}
     if (given := given_settings.get()) is not None:
         changed: dict[str, Any] = {key: value for key, value in overrides.items() if value is not None}
         return replace(given, **changed)
@@ -85,6 +97,8 @@ def settings(**overrides: int | None) -> Settings:
     cache = values.get("block_cache")
     if cache != "auto" and (isinstance(cache, bool) or not isinstance(cache, int) or not 0 <= cache <= 2**50):
         raise ConfigError(f"bigkernel.block_cache: expected 'auto' or a number of bytes, found {cache!r}")
+    if not isinstance(values.get("device"), str):  # `engine.cards` knows the names
+        raise ConfigError(f"bigkernel.device: expected cpu, cuda or auto, found {values.get('device')!r}")
     if not isinstance(values.get("monitor"), bool):
         raise ConfigError(f"bigkernel.monitor: expected true or false, found {values.get('monitor')!r}")
     hosts = values.get("page_hosts")

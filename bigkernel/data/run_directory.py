@@ -91,7 +91,7 @@ class Run:
                     "another directory"
                 )
             recorded = self._job()
-            for name in sorted({*job, *recorded}):
+            for name in sorted({*job, *recorded}, key=lambda name: (name != "device", name)):  # others follow from it
                 if job.get(name) != recorded.get(name):
                     # without the digests of arrays, and of the map that keeps blocks
                     was, now = (_DIGEST.sub("", one.get(name, "absent")) for one in (recorded, job))

@@ -1,4 +1,4 @@
-"""The execution context of a block of code, its client and run directory: `executing(client, run=…)`."""
+"""The execution context of a block of code, its client, run directory and device: `executing`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 
 from distributed import Client
 
-from bigkernel.config import settings
+from bigkernel.config import given_device, settings
 from bigkernel.data.atomic_write import clear_orphans, write_json
 from bigkernel.data.run_directory import make_directory
 from bigkernel.data.run_lock import locked
-from bigkernel.engine.process import processors, solving_as_begun
-from bigkernel.engine.sweep import Execution, ExecutorChoice, JobDirectory, execution
+from bigkernel.engine.cards import find_card
+from bigkernel.engine.process import DriverBlas, processors, solving_as_begun
+from bigkernel.engine.sweep import Execution, ExecutorChoice, JobDirectory, current_client, execution
 from bigkernel.events.job import Figures, Note, emit, job
 from bigkernel.events.sinks import send_to_scheduler, show_run, write_journal
 
@@ -29,15 +30,17 @@ def executing(
     *,
     run: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    device: str | None = None,
     command: Sequence[str] = (),
 ) -> Iterator[None]:
-    """Choose client and run directory for every sweep inside the block, including those of estimators.
+    """Choose client, run directory and device for every sweep inside the block, including those of estimators.
 
     Each sweep has its own directory below `run`, named after its purpose and numbered from the second on. With
     `resume`, existing sweeps are continued and the others are started. Inside the block, BLAS of this process has as
     many threads as when the run began, so that solves keep their bits. The directory is locked meanwhile; `command` is
     recorded in it, for resuming. The block is one job in the journal and the report (`report.html`) of the run, and on
-    the scheduler's dashboard.
+    the scheduler's dashboard. `device` is what computes: "cpu", "cuda" (a GPU) or "auto" (a GPU if this process, or
+    every worker, has one); None: as in the settings (`bigkernel.device`, "cpu").
 
     Raises
     ------
@@ -45,15 +48,19 @@ def executing(
         Another driver works in `run`.
     DataError
         `run` cannot be written.
+    ConfigError
+        This process has no such device, and there is no client.
 
     Warns
     -----
     DifferentBlasWarning
         The run began with another BLAS, or with a number of threads that is not possible here.
     """
-    config, directory = settings(), None if run is None else os.fspath(run)
     with ExitStack() as stack:
-        left_by = ""
+        stack.callback(given_device.reset, given_device.set(given_device.get() if device is None else device))
+        config, directory, left_by = settings(), None if run is None else os.fspath(run), ""
+        if not isinstance(current_client(client), Client):
+            find_card(config.device).require()
         if directory is not None:
             make_directory(directory)
             left_by = stack.enter_context(locked(directory)).left_by
@@ -73,15 +80,20 @@ def executing(
         if left_by:
             emit(Note(f"{directory}: taking over the lock of {left_by}, which died"))
         if directory is not None:
-            emit(Figures("driver", {"blas_threads": begun.threads, "blas": begun.libraries}))
-            if begun.threads != before.threads:
-                slower = f", slower on {processors()}" if begun.threads > processors() else ""
-                taken = f"solving with {begun.threads} BLAS threads, as at the start of the run{slower}"
-                emit(Note(f"{taken} (this process had {before.threads})"))
+            _tell_blas(begun, before.threads)
         place = None if directory is None else JobDirectory(directory, resume=resume)
         token = execution.set(Execution(client, place))
         stack.callback(execution.reset, token)
         yield
+
+
+def _tell_blas(begun: DriverBlas, before: int) -> None:
+    """Emit the BLAS of the run, and a note if this process had another number of threads before."""
+    emit(Figures("driver", {"blas_threads": begun.threads, "blas": begun.libraries}))
+    if begun.threads != before:
+        slower = f", slower on {processors()}" if begun.threads > processors() else ""
+        taken = f"solving with {begun.threads} BLAS threads, as at the start of the run{slower}"
+        emit(Note(f"{taken} (this process had {before})"))
 
 
 def _title(command: Sequence[str]) -> str:

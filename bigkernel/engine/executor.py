@@ -18,6 +18,7 @@ from pathlib import Path
 from distributed import Client
 
 from bigkernel.config import Settings
+from bigkernel.engine.cards import HOST_CARD, Card
 from bigkernel.engine.interrupts import SEGMENT_THREADS, patience, tell_waiting
 from bigkernel.engine.process import free_memory, resident
 from bigkernel.engine.rows import Rows
@@ -86,6 +87,7 @@ class SweepSpec:
     threads: int  # threads of this process, each with one segment
     location: RunLocation | None  # None: nothing is written
     look: Look | None = None
+    card: Card = HOST_CARD  # on which tasks compute; of workers the one with the least free memory
 
     @property
     def owner(self) -> str:
@@ -245,8 +247,10 @@ def local_memory(spec: SweepSpec) -> Memory:
     if features := kept_map(spec.statistic):
         held = BLOCKS.held_bytes(features.owner)
         room = free_memory() + held - (planned - now.now) - features.reserved_bytes
+        if spec.card.total:
+            room = spec.card.free + held - spec.plan.device_bytes
         kept = spec.plan.kept_share(room, spec.config.block_cache)
-        planned += max(0, kept - held)
+        planned += 0 if spec.card.total else max(0, kept - held)
     return Memory(max(now.peak, planned), kept, held)
 
 

@@ -116,7 +116,7 @@ def _stop_if_long(spec: SweepSpec) -> None:
     if not jobs and (spec.plan.n_rows <= LONG_ROWS or spec.statistic.prepares):
         return
     if spec.client is not None:  # refuses what the job would be refused for
-        peak = check_cluster(spec.client, spec.rows, spec.plan, spec.config, owner=spec.owner).announced
+        peak = check_cluster(spec.client, spec.rows, spec.plan, spec.config, owner=spec.owner, card=spec.card).announced
     slots = min(spec.slots()[1], len(spec.plan.segments))  # once there are workers
     if jobs:
         pieces = [_timed(replace(spec, plan=_piece(spec.plan, slots, 1), location=None, what="pilot"))]

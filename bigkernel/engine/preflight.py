@@ -26,6 +26,7 @@ from bigkernel.config import Settings
 from bigkernel.data.atomic_write import require_free
 from bigkernel.data.run_directory import Run
 from bigkernel.data.zarr_arrays import digest, retry
+from bigkernel.engine.cards import HOST_CARD, Card, common_card, find_card
 from bigkernel.engine.process import OneBlasThread, Resident, Undisturbed, free_memory, resident
 from bigkernel.engine.rows import Rows, ZarrSource
 from bigkernel.errors import ConfigError, DataError, StalledError
@@ -100,9 +101,32 @@ def _fingerprint(source: ZarrSource) -> str:
     return source.fingerprint() + digest(rows)
 
 
+def cards_of(client: Client, config: Settings) -> Card:
+    """Return the device of the workers by the name in the settings; see `common_card`, which refuses some.
+
+    `StalledError`: no workers, or they do not answer.
+    """
+    _held = wait_for_workers(client, 1, config.stall_seconds)
+    name = "cuda" if config.device == "auto" else config.device
+    try:
+        answers = client.run(find_card, name, on_error="return", callback_timeout=config.stall_seconds)
+    except (TimeoutError, OSError) as error:
+        raise StalledError(f"workers did not say what GPU they have ({error})") from error
+    cards = {address: answer for address, answer in answers.items() if isinstance(answer, Card)}
+    found = common_card(config.device, cards) if cards else Card(name)  # other answers are refused by `check_cluster`
+    for address, tasks in client.ncores().items() if found.total else ():
+        if tasks > 1:
+            raise ConfigError(
+                f"worker {address} runs {tasks} tasks at once, which would all hold arrays on its GPU; start it with "
+                "--nthreads 1"
+            )
+    return found
+
+
 def check_cluster(
-    client: Client, rows: Rows, steps: Plan, config: Settings, run: Run | None = None, owner: str = ""
-) -> Memory:
+    client: Client, rows: Rows, steps: Plan, config: Settings, run: Run | None = None, owner: str = "",
+    card: Card = HOST_CARD,
+) -> Memory:  # fmt: skip
     """Return the planned memory of the workers, and the blocks of `owner`; raise an error if they cannot do the job.
 
     What a worker holds before its first task is what it says, not a constant. `StalledError`: no workers, or they do
@@ -139,11 +163,11 @@ def check_cluster(
         )
     for plugin in (OneBlasThread(), Undisturbed()):
         client.register_plugin(plugin)
-    return _check_memory(client, steps, states, run, config)
+    return _check_memory(client, steps, states, run, config, card)
 
 
 def _check_memory(
-    client: Client, steps: Plan, states: dict[str, WorkerState], run: Run | None, config: Settings
+    client: Client, steps: Plan, states: dict[str, WorkerState], run: Run | None, config: Settings, card: Card
 ) -> Memory:
     """Return the planned memory; raise `PlanTooLargeError` if the peak without blocks exceeds a worker's limit."""
     kept, planned = steps.kept_bytes, dict[str, int]()
@@ -159,8 +183,11 @@ def _check_memory(
         planned[address] = steps.worker_bytes(base, sharing)
         # Dask pauses a worker at 80 % of its limit
         room = min(limit * 3 // 4 or state.free, state.free + state.resident.now) - planned[address]
+        if card.total:
+            room = card.free + state.kept - steps.device_bytes
         kept = min(kept, steps.kept_share(room, config.block_cache, len(workers)))
-    announced = max((max(states[one].resident.peak, planned[one] + kept) for one in planned), default=0)
+    here = 0 if card.total else kept  # of the blocks, in main memory
+    announced = max((max(states[one].resident.peak, planned[one] + here) for one in planned), default=0)
     return Memory(announced, kept, sum(state.kept for state in states.values()))
 
 

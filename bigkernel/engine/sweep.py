@@ -31,6 +31,7 @@ import bigkernel
 from bigkernel.config import Settings, settings
 from bigkernel.data.fingerprint import described, fingerprint
 from bigkernel.data.run_directory import Run, detach
+from bigkernel.engine.cards import CPU, Card, check_card, find_card, needed_bytes, on_device, refuse_kernels
 from bigkernel.engine.dask_executor import release_blocks, run_on_cluster
 from bigkernel.engine.executor import (
     EndedEarly,
@@ -42,18 +43,19 @@ from bigkernel.engine.executor import (
     run_locally,
     schedule,
 )
-from bigkernel.engine.preflight import check_cluster, require_disk
+from bigkernel.engine.preflight import cards_of, check_cluster, require_disk
 from bigkernel.engine.process import processors
 from bigkernel.engine.rows import NumpySource, Rows, SparseSource, ZarrSource
 from bigkernel.engine.tasks import SweepTask, merge_seconds
 from bigkernel.errors import ConfigError, StalledError
-from bigkernel.events.job import Incident, Scope, SweepEnded, SweepStarted, emit, ending, job
+from bigkernel.events.job import Incident, Note, Scope, SweepEnded, SweepStarted, emit, ending, job
 from bigkernel.events.sinks import send_to_scheduler, show_run, write_journal
 from bigkernel.kernels.kept_blocks import BLOCKS, KeptMap, kept_map
 from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.kernels.threads import blas_threads
 from bigkernel.statistics.statistic import Statistic
 from bigkernel.streaming.chunk import map_costs
+from bigkernel.streaming.devices import Device, device_of
 from bigkernel.streaming.plan import Accumulator, Plan, Receipt, leaf, merge_tree, plan
 
 _COUNTED = {"retries": "retry", "lost_workers": "worker", "repeated_segments": "repeat", "damaged_partials": "damage"}
@@ -74,6 +76,7 @@ class Swept:
     planned_bytes: int = 0  # planned peak of a process that runs tasks, given what it held before the first one
     blas_threads: int = 0  # BLAS threads of the driver, which solves from the total
     kept_bytes: int = 0  # most bytes of blocks that a process keeps for later sweeps
+    device: str = CPU  # its name, GPU and versions
 
     def report(self) -> dict[str, object]:
         """Return the figures of the sweep as plain data.
@@ -87,6 +90,7 @@ class Swept:
                 stages[name] = stages.get(name, 0.0) + seconds
         computed = sum(receipt.rows for receipt in self.receipts if not receipt.resumed)
         flops = self.plan.flops * computed / max(1, self.plan.n_rows)
+        device_peak = max((receipt.device_peak_bytes for receipt in self.receipts), default=0)
         return {
             **self.plan.summary(),
             "executor": self.executor,
@@ -97,6 +101,8 @@ class Swept:
             "planned_bytes": self.planned_bytes,
             **({"kept_bytes": self.kept_bytes} if self.plan.kept_bytes else {}),
             "driver_blas_threads": self.blas_threads,
+            "device": self.device,
+            **({"device_peak_bytes": device_peak} if device_peak else {}),
             "skipped_rows": sum(receipt.skipped for receipt in self.receipts),
             **{name: [incident.kind for incident in self.incidents].count(kind) for name, kind in _COUNTED.items()},
             "incidents": [incident.text for incident in self.incidents],
@@ -140,12 +146,18 @@ execution: ContextVar[Execution] = ContextVar("bigkernel_execution", default=Exe
 before_sweep: ContextVar[Callable[[SweepSpec], None] | None] = ContextVar("bigkernel_before_sweep", default=None)
 
 
+def current_client(client: ExecutorChoice = None) -> ExecutorChoice:
+    """Return the current Dask client, if there is one and nothing else was chosen."""
+    if client is None:
+        with suppress(ValueError):  # there is none
+            return distributed.default_client()
+    return client
+
+
 def choose_executor(rows: Rows, client: ExecutorChoice = None) -> Client | Literal["serial", "threads"]:
     """Choose the executor of a sweep of these rows: the given one, or that of `executing`; see `sweep`."""
     client = execution.get().client if client is None else client
-    if client is None and not rows.in_memory:
-        with suppress(ValueError):  # there is none
-            client = distributed.default_client()
+    client = client if rows.in_memory else current_client(client)
     if client is None:
         return "threads"
     if client in ("serial", "threads"):
@@ -160,6 +172,23 @@ def choose_executor(rows: Rows, client: ExecutorChoice = None) -> Client | Liter
             "Client(client.scheduler.address)"
         )
     return client
+
+
+def choose_card(executor: Client | Literal["serial", "threads"], config: Settings) -> Card:
+    """Return the device on which an executor computes; `ConfigError` if it has none of the name in the settings."""
+    if config.device == CPU or not isinstance(executor, Client):
+        card = find_card(config.device).require()
+    else:
+        card = cards_of(executor, config)
+    if config.device == "auto":
+        emit(Note(f"device 'auto': {card}"))
+    return card
+
+
+def device_here() -> Device:
+    """Return the device for the driver's own work: that of the settings if it has one, else its processors."""
+    card = find_card(settings().device)
+    return device_of(CPU if card.wrong else card.device)
 
 
 def sweep(
@@ -194,17 +223,21 @@ def sweep(
     PlanTooLargeError, DataError, ResumeMismatchError, RunLockedError, StalledError, ConfigError
     """
     config, directory = settings(), execution.get().job
-    steps = plan_sweep(rows, statistic, config)
     chosen = choose_executor(rows, client)
+    card = choose_card(chosen, config)
+    config = replace(config, device=card.device)
+    steps = plan_sweep(rows, statistic, config)
+    check_card(steps, card)
     rows.require_unchanged()
     location = None
     if run is not None:
         location = RunLocation(Path(run), resume, alone=directory is None)
     elif directory is not None:
         location = RunLocation(directory.next(what), directory.resume, alone=False)
-    threads = processors() if chosen == "threads" else 1
+    # a GPU does one task at a time: two would hold twice the blocks and sums
+    threads = processors() if chosen == "threads" and card.device == CPU else 1
     executor, cluster = ("dask", chosen) if isinstance(chosen, Client) else (chosen, None)
-    spec = SweepSpec(rows, statistic, steps, config, what, executor, cluster, threads, location, look)
+    spec = SweepSpec(rows, statistic, steps, config, what, executor, cluster, threads, location, look, card)
     if (stop := before_sweep.get()) is not None:
         stop(spec)
     return run_sweep(spec)
@@ -235,15 +268,15 @@ def run_sweep(spec: SweepSpec) -> Swept:
         scope = stack.enter_context(job(spec.what))
         if spec.client is not None:
             send_to_scheduler(scope, spec.client, monitored=spec.config.monitor)
-        task, require_lock = SweepTask(spec.statistic, spec.config.block_rows, retries=spec.config.retries), None
+        task, require_lock = SweepTask(spec.statistic, spec.plan.block_rows, retries=spec.config.retries), None
         if spec.location is not None:
             task, require_lock = stack.enter_context(_open_run(spec, spec.location, scope))
         memory = (
             local_memory(spec)
             if spec.client is None
-            else check_cluster(spec.client, spec.rows, spec.plan, spec.config, task.run, spec.owner)
+            else check_cluster(spec.client, spec.rows, spec.plan, spec.config, task.run, spec.owner, spec.card)
         )
-        task = replace(task, kept_bytes=memory.kept)
+        task = replace(task, kept_bytes=memory.kept, device=spec.card.device, device_bytes=spec.plan.device_bytes)
         steps = _without_held(spec, memory.held)
         scope.sweep = token = uuid.uuid4().hex[:12]
         start = time.perf_counter()
@@ -275,6 +308,7 @@ def run_sweep(spec: SweepSpec) -> Swept:
         memory.announced,
         blas_threads(),
         memory.kept,
+        str(spec.card),
     )
 
 
@@ -322,9 +356,14 @@ def usable_nodes(run: Run, steps: Plan) -> tuple[dict[str, Receipt], dict[str, s
 def plan_sweep(rows: Rows, statistic: Statistic, config: Settings | None = None) -> Plan:
     """Plan what `sweep` would do with these rows and this statistic."""
     config = config or settings()
+    config = config if config.device != "auto" else replace(config, device=find_card("auto").device)
+    refuse_kernels(statistic, config.device)
+    footprint = statistic.footprint(1)
+    row_bytes = statistic.footprint(2).work_bytes - footprint.work_bytes
+    config = on_device(config, footprint, row_bytes)
     bounds = rows.bounds(config)
     block_rows = min(config.block_rows, max((b - a for a, b in pairwise(bounds)), default=1))  # none is of two chunks
-    footprint = statistic.footprint(block_rows)
+    footprint = statistic.footprint(block_rows if config.device == CPU else 1)
     # needed by a float64 block of rows in the row maps, beside the statistic's own buffers
     maps = map_costs(rows.row_maps, rows.x.shape[1], 8)
     travelling = rows.x.held_bytes(config.segment_rows) if isinstance(rows.x, SparseSource) else 0
@@ -348,8 +387,10 @@ def plan_sweep(rows: Rows, statistic: Statistic, config: Settings | None = None)
         stored_share = float(min(1.0, rows.x.digests.sizes.max() / max(1, decoded)))
     copied = steps.chunk_bytes if rows.in_memory and rows.bad_rows == "skip" else 0  # if bad rows are masked
     features = kept_map(statistic)
+    steps = replace(steps, block_rows=config.block_rows, row_bytes=row_bytes)
     return replace(
         steps,
+        device_bytes=0 if config.device == CPU else needed_bytes(steps, row_bytes),
         work_bytes=steps.work_bytes + copied,
         kept_bytes=features.row_bytes * len(rows) if features else 0,
         in_memory=isinstance(rows.x, NumpySource),
@@ -365,7 +406,7 @@ def _open_run(spec: SweepSpec, location: RunLocation, scope: Scope) -> Iterator[
     """
     config = spec.config
     run = Run(str(location.path.absolute()))
-    fields = identity(spec.rows, spec.statistic, spec.plan, config)
+    fields = identity(spec.rows, spec.statistic, spec.plan, spec.card)
     size = {"segments": len(spec.plan.segments), "rows": spec.plan.n_rows}
     with ExitStack() as stack:
         lock = stack.enter_context(run.held(fields, resume=location.resume, plan=size))
@@ -374,10 +415,10 @@ def _open_run(spec: SweepSpec, location: RunLocation, scope: Scope) -> Iterator[
             name = write_journal(scope, run.path)
             stack.push(lambda kind, error, trace: scope.drop(name, ending(error)))
         require_disk(run, spec.plan, spec.slots()[0])
-        yield SweepTask(detach(spec.statistic, run), config.block_rows, run, config.retries), lock.require
+        yield SweepTask(detach(spec.statistic, run), spec.plan.block_rows, run, config.retries), lock.require
 
 
-def identity(rows: Rows, statistic: Statistic, steps: Plan, config: Settings) -> dict[str, str]:
+def identity(rows: Rows, statistic: Statistic, steps: Plan, card: Card) -> dict[str, str]:
     """Describe every field that changes a number of the result as a short text."""
     return {
         "rows": fingerprint(rows.x),
@@ -386,7 +427,8 @@ def identity(rows: Rows, statistic: Statistic, steps: Plan, config: Settings) ->
         **described(rows.row_maps, "row_maps"),
         **described(statistic, "statistic"),
         "plan": fingerprint(steps.segments),
-        "block_rows": str(config.block_rows),
+        "block_rows": str(steps.block_rows),
+        "device": str(card),
         "versions": f"bigkernel {bigkernel.__version__}, numpy {np.__version__}, scipy {scipy.__version__}, "
         f"zarr {zarr.__version__}, dask {dask.__version__}",
     }

@@ -18,6 +18,7 @@ from bigkernel.arrays import Array
 from bigkernel.data.atomic_write import LASTING
 from bigkernel.data.run_directory import Run, attach
 from bigkernel.data.zarr_arrays import retry
+from bigkernel.engine.cards import CPU, limited
 from bigkernel.engine.process import give_back, peak_bytes, worker_name
 from bigkernel.engine.rows import NumpySource, Rows, Source
 from bigkernel.errors import DataError
@@ -25,6 +26,7 @@ from bigkernel.events.job import TOPIC, Pulse
 from bigkernel.kernels.kept_blocks import BLOCKS
 from bigkernel.statistics.statistic import Statistic
 from bigkernel.streaming.chunk import Workspace
+from bigkernel.streaming.devices import device_of
 from bigkernel.streaming.plan import Accumulator, Merge, Receipt, Segment, ancestors_of, leaf
 
 PULSE_SECONDS = 0.5  # seconds between reports of a running segment, and between two checks
@@ -41,7 +43,8 @@ class SweepTask:
     `retries` is the number of retries after an error of input or output; `on_pulse` receives the progress of a running
     segment. `consumes`: no partial is used again after its merge, so that the merge may reuse its memory (a cluster may
     repeat a merge with the same inputs). `kept_bytes`: most bytes of blocks that a process keeps for later sweeps.
-    `stop`: ends the running segments of this process, whose sums nobody will use.
+    `stop`: ends the running segments of this process, whose sums nobody will use. `device`: the name of what computes
+    blocks, of whose memory the plan says `device_bytes`.
     """
 
     statistic: Statistic
@@ -52,6 +55,8 @@ class SweepTask:
     consumes: bool = False
     kept_bytes: int = 0
     stop: threading.Event | None = None
+    device: str = CPU
+    device_bytes: int = 0
 
 
 class Stopped(Exception):  # noqa: N818 not an error
@@ -91,10 +96,13 @@ def run_segment(task: SweepTask, rows: Rows, segment: Segment, ancestors: tuple[
     """Accumulate one segment; with a run, publish it and return only the receipt.
 
     A segment that is published already, or merged into one of `ancestors`, is not computed again. `DataError`: rows
-    cannot be used, or input or output failed more than `task.retries` times.
+    cannot be used, or input or output failed more than `task.retries` times. `PlanTooLargeError`: the device has no
+    memory left.
     """
-    what = f"rows {segment.start}:{segment.stop}: reading the rows or writing their result failed"
-    return _retried(task, what, lambda reasons: _accumulate(task, rows, segment, ancestors, reasons))
+    named = f"rows {segment.start}:{segment.stop}"
+    what = f"{named}: reading the rows or writing their result failed"
+    with limited(task.device, task.device_bytes + task.kept_bytes, named):
+        return _retried(task, what, lambda reasons: _accumulate(task, rows, segment, ancestors, reasons))
 
 
 def _accumulate(
@@ -105,7 +113,7 @@ def _accumulate(
         return None, published
     starts = run.start(node, worker_name()) - len(reasons) if run else 1
     statistic: Statistic = attach(task.statistic, run.path) if run else task.statistic
-    total, work = statistic.zero(), Workspace(kept_bytes=task.kept_bytes)
+    total, work = statistic.zero(), Workspace(kept_bytes=task.kept_bytes, device=device_of(task.device))
     pulses = _Pulses(task.on_pulse, node, work)
     work.on_block = pulses.count
     pulses.count(0)
@@ -116,6 +124,7 @@ def _accumulate(
                 raise Stopped
             statistic.update(total, chunk)
             pulses.rows = pulses.stop
+        work.collect(total)
     pulses.count(0)
     work.buffers.clear()  # publishing copies the sums
     receipt = Receipt(
@@ -128,6 +137,8 @@ def _accumulate(
         bytes_read=int((segment.stop - segment.start) * rows.row_bytes),
         peak_bytes=peak_bytes(),
         kept_bytes=BLOCKS.held_bytes(),
+        device=task.device,
+        device_peak_bytes=device_of(task.device).peak_bytes,
         retries=reasons,
         skipped=work.skipped,
         starts=starts,

@@ -39,7 +39,7 @@ from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import grid_store, prediction_store
 from bigkernel.engine.grids import Grid, dataset_of, grid_of, is_grid, label_cells, label_dtype, variables
 from bigkernel.engine.rows import DaskSource, NumpySource, Rows, as_rows
-from bigkernel.engine.sweep import choose_executor, sweep
+from bigkernel.engine.sweep import choose_executor, device_here, sweep
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.callbacks import CallbackSupportMixin, calling_back
 from bigkernel.estimators.evaluation import FitReport
@@ -97,7 +97,8 @@ from bigkernel.statistics.blend import AnyPredictor, Deviations
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import BlockPredictor, Predictor, Projection, log_softmax, softmax
 from bigkernel.statistics.scores import ScoreStatistic, score
-from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.chunk import Chunk, Workspace
+from bigkernel.streaming.devices import HOST, device_of
 from bigkernel.streaming.plan import Accumulator, Plan
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ if TYPE_CHECKING:
     from sklearn.utils import Tags
 
     from bigkernel.kernels.random_fourier import FourierMap  # of SciPy
+
+DEVICE_ROWS = 4096  # in memory; fewer are predicted by processors, before any setting is read
 
 E = TypeVar("E", bound=BaseEstimator)
 P = TypeVar("P", bound=AnyPredictor)
@@ -471,7 +474,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
             check_is_fitted(self)
         make = make or self._predictor
         if is_sound(X, self):
-            return make().values(Chunk(X))
+            return make().values(Chunk(X, work=_work_for(len(X))))
         rows = input_rows(self, X, reset=False)
         rows = rows if rows.grid else replace(rows, bad_rows="refuse")
         return _values_in_memory(rows, make()) if rows.in_memory else _lazy_values(rows, make())
@@ -743,13 +746,19 @@ def training_values(rows: Rows, predictor: BlockPredictor) -> Array:
 
 
 def _values_in_memory(rows: Rows, predictor: BlockPredictor) -> Array:
+    device = _work_for(len(rows)).device.name
     if isinstance(rows.x, NumpySource):
-        return _chunk_values(predictor, rows, 0, len(rows))
+        return _chunk_values(predictor, rows, 0, len(rows), device=device)
     # in the blocks of dense rows, where these are no larger than a chunk, for the same bits
     n = len(rows)
     count = max(-(-n // Chunk.block_rows), -(-n * rows.row_bytes // settings().chunk_bytes), 1)
     bounds = [n * i // count for i in range(count + 1)]
-    return np.concatenate([_chunk_values(predictor, rows, *piece) for piece in pairwise(bounds)])
+    return np.concatenate([_chunk_values(predictor, rows, *piece, device=device) for piece in pairwise(bounds)])
+
+
+def _work_for(count: int) -> Workspace:
+    """Return the buffers for predictions of rows in memory: on the device, unless they are few."""
+    return Workspace() if count < DEVICE_ROWS else Workspace(device=device_here())
 
 
 def _lazy_values(rows: Rows, predictor: BlockPredictor) -> da.Array:
@@ -767,6 +776,7 @@ def _lazy_values(rows: Rows, predictor: BlockPredictor) -> da.Array:
             predictor=model,
             rows=replace(plain, x=NumpySource(np.empty((0, rows.x.shape[1])))),
             block_rows=settings().block_rows,
+            device=settings().device,
             dtype=np.float64,
             chunks=(array.chunks[0], (c,)),
             meta=np.empty((0, c)),
@@ -774,20 +784,26 @@ def _lazy_values(rows: Rows, predictor: BlockPredictor) -> da.Array:
     bounds = rows.bounds(settings())
     task = dask.delayed(_chunk_values, pure=False)
     chunks = [
-        da.from_delayed(task(model, plain, start, stop), (stop - start, c), np.float64)
+        da.from_delayed(task(model, plain, start, stop, device=settings().device), (stop - start, c), np.float64)
         for start, stop in pairwise(bounds)
     ]
     return da.concatenate(chunks) if chunks else da.zeros((0, c))
 
 
-def _block_values(x: Array, predictor: BlockPredictor, rows: Rows, block_rows: int) -> Array:
-    return _chunk_values(predictor, replace(rows, x=NumpySource(x)), 0, len(x), block_rows)
+def _block_values(x: Array, predictor: BlockPredictor, rows: Rows, block_rows: int, device: str) -> Array:
+    return _chunk_values(predictor, replace(rows, x=NumpySource(x)), 0, len(x), block_rows, device)
 
 
 def _chunk_values(
-    predictor: BlockPredictor, rows: Rows, start: int, stop: int, block_rows: int = Chunk.block_rows
+    predictor: BlockPredictor,
+    rows: Rows,
+    start: int,
+    stop: int,
+    block_rows: int = Chunk.block_rows,
+    device: str = HOST.name,
 ) -> Array:
-    chunk, bad = rows.validate_or_mask(replace(rows.read(start, stop), block_rows=block_rows))
+    work = Workspace(device=device_of(device))
+    chunk, bad = rows.validate_or_mask(replace(rows.read(start, stop), block_rows=block_rows, work=work))
     values = predictor.values(chunk)
     if bad:
         values[np.asarray(chunk.weight) == 0] = np.nan

@@ -208,8 +208,8 @@ class Laplacian(Kernel):
         """Write ‖x−z‖₁ of rows x (b, d) and points (s, d) into out (b, s), by SciPy if installed, else by NumPy."""
         assert points is not None
         if not isinstance(x, NUMPY):  # feature by feature
-            xp, sums = namespace(x), converted(out, np.float64, copy=True)
-            sums[...] = 0
+            xp = namespace(x)
+            sums = xp.zeros_like(out, dtype=xp.float64)
             for j in range(points.shape[1]):
                 sums += xp.abs(x[:, j : j + 1] - points[:, j][None, :])
             out[...] = converted(sums, dtype_of(out))

@@ -48,6 +48,8 @@ class Receipt:
     worker: str = ""
     peak_bytes: int = 0  # highest resident memory of the worker's process so far
     kept_bytes: int = 0  # blocks that the process keeps for later sweeps
+    device: str = "cpu"  # where blocks were computed
+    device_peak_bytes: int = 0  # most bytes of arrays of the process on it so far
     skipped: int = 0  # rows left out because they were not finite
     starts: int = 1  # number of times that a worker started it, as counted by the run
     retries: tuple[str, ...] = ()  # the reason of each retry
@@ -68,9 +70,9 @@ class Receipt:
         """Build a receipt from plain data; raise ValueError or TypeError for invalid values."""
         receipt = cls(**{**stored, "retries": tuple(stored["retries"])})  # type: ignore[arg-type]  # checked below
         counts: tuple[int, ...] = (receipt.start, receipt.stop, receipt.bytes_read, receipt.peak_bytes)
-        counts += receipt.kept_bytes, receipt.skipped, receipt.starts
+        counts += receipt.kept_bytes, receipt.device_peak_bytes, receipt.skipped, receipt.starts
         times = (receipt.elapsed, receipt.ended, *receipt.seconds.values())
-        texts = (receipt.node, receipt.digest, receipt.worker, *receipt.retries)
+        texts = (receipt.node, receipt.digest, receipt.worker, receipt.device, *receipt.retries)
         if not all(type(count) is int and 0 <= count < 2**63 for count in counts) or receipt.start > receipt.stop:
             raise ValueError("expected whole numbers of rows and bytes")
         if not all(type(time) in (int, float) and abs(time) < _MOST_SECONDS for time in times):  # NaN is not
@@ -191,6 +193,9 @@ class Plan:
     stored_share: float | None = None
     kept_bytes: int = 0  # of all blocks, where they may stay in memory between sweeps
     in_memory: bool = False  # the rows are in the driver's memory, so that its own tasks copy none
+    block_rows: int = 2048  # most rows of a block
+    row_bytes: int = 0  # of the buffers of a row of a block
+    device_bytes: int = 0  # of a GPU, without kept blocks; 0: blocks are in main memory
 
     def _repr_html_(self) -> str:
         return table("plan of a sweep", self.summary())
@@ -346,6 +351,7 @@ class Plan:
             "partial_bytes": self.partial_bytes,
             "task_bytes": self.held_bytes(ONE_WORKER),
             **({"kept_bytes": self.kept_bytes} if self.kept_bytes else {}),
+            **({"device_bytes": self.device_bytes, "block_rows": self.block_rows} if self.device_bytes else {}),
         }
 
 

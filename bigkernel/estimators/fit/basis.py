@@ -35,6 +35,7 @@ from bigkernel.config import settings
 from bigkernel.data.containers import by_name, in_memory, length, names_of
 from bigkernel.engine.process import free_memory
 from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import device_here
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError, PlanTooLargeError
 from bigkernel.estimators.fit.state import UNSTORED, ColumnMap, Columns, RowBasis
 from bigkernel.estimators.inputs.checks import require_exact, warn_of_scales
@@ -52,7 +53,8 @@ from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening, reduce_moments, whiten
 from bigkernel.solvers.xnv import first_view
 from bigkernel.statistics.moments import Moments
-from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.chunk import Chunk, Workspace
+from bigkernel.streaming.devices import HOST
 
 Seed = int | np.random.RandomState | None
 
@@ -131,7 +133,8 @@ class LandmarkBasis(ColumnMap):
         if self.dtype == "float64":
             return None
         points = self._between(NOISE_ROWS).astype(self.dtype)
-        block = self.features().block(Chunk(points), slice(None))
+        work = Workspace(device=device_here())  # as sweeps compute blocks
+        block = work.device.to_host(self.features().block(Chunk(points, work=work), slice(None)))
         return np.asarray(block - self.kernel(points.astype(np.float64), self.landmarks))
 
     def core_diagonal(self) -> Array:
@@ -305,7 +308,7 @@ class BasisChoice:
                 f"{kernel.name} kernel: squares of its values at the landmarks exceed the range of {dtype}; scale "
                 "the rows, or use dtype='float64'"
             )
-        return LandmarkBasis(kernel, landmarks, dtype, sample, ids=ids)
+        return LandmarkBasis(kernel, landmarks, dtype, sample, _sums_of(dtype), ids=ids)
 
     def _draw_landmarks(self, rows: Rows, *, look: bool) -> tuple[Array, Ids | None]:
         """Choose the landmarks (m, d); return also their rows (m,), if they are rows."""
@@ -584,3 +587,13 @@ def draw_spectrum(rows: Rows, kernel: Kernel, random_state: Seed, *, look: bool 
     with spent("landmarks"):
         sample = rows.take(sample_ids(rows, count, rng) if look else np.arange(count))
     return kernel.resolve(sample), seed, sample
+
+
+def _sums_of(dtype: str) -> str | None:
+    """Return the dtype of sums of blocks: float64 on a device where its products cost as little as those of blocks."""
+    name = settings().device
+    if dtype == "float64" or name == HOST.name:
+        return None
+    here = device_here()
+    known = here is not HOST or name != "auto"  # with "auto" and no device here, workers may have none either
+    return "float64" if known and here.fast_float64 else None

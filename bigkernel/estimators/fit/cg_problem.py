@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 
 from bigkernel.arrays import Array, Index
 from bigkernel.engine.rows import Rows
-from bigkernel.engine.sweep import sweep
+from bigkernel.engine.sweep import device_here, sweep
 from bigkernel.estimators.fit.basis import Basis
 from bigkernel.estimators.fit.state import Report
 from bigkernel.estimators.inputs.checks import Solver, solving
@@ -38,7 +38,7 @@ from bigkernel.solvers.conjugate_gradients import (
 from bigkernel.statistics.moments import MomentStatistic, Targets, without
 from bigkernel.statistics.products import LeverageSample, ProductStatistic
 from bigkernel.statistics.statistic import Statistic
-from bigkernel.streaming.chunk import Chunk
+from bigkernel.streaming.chunk import Chunk, Workspace
 from bigkernel.streaming.folds import ColumnFolds, Folds
 from bigkernel.streaming.plan import Accumulator
 
@@ -301,7 +301,8 @@ def precondition_by_sample(problem: CGProblem, ids: Array, weight: Array, fold: 
     """
     rows, basis, targets, (F, A, c) = problem.rows, problem.basis, problem.targets, problem.shape
     y = rows.take_column("y", ids)
-    chunk = Chunk(rows.take(ids), y=y, weight=weight, fold=fold, block_rows=STRIP_ROWS)
+    work = Workspace(device=device_here())
+    chunk = Chunk(rows.take(ids), y=y, weight=weight, fold=fold, block_rows=STRIP_ROWS, work=work)
     # Bᵀ(y − 0) of the training rows of each fold in the sample, from which its first solution comes
     by_fold: Accumulator = {}
     if problem.folds:
@@ -309,12 +310,14 @@ def precondition_by_sample(problem: CGProblem, ids: Array, weight: Array, fold: 
         products = ProductStatistic(basis.features(), targets, zeros, "start", residual=True, folds=ColumnFolds(F))
         by_fold = products.zero()
         products.update(by_fold, chunk)
+        work.collect(by_fold)
     # the normal matrix of all rows of the sample
     moments = MomentStatistic(basis.features(), targets, sums=np.dtype(np.float64))
     total = moments.zero()
-    chunk.work.on_block = _row_reporter(len(ids))
+    work.on_block = _row_reporter(len(ids))
     moments.update(total, chunk)
-    del chunk
+    work.collect(total)
+    del chunk, work
     total = moments.finish(total)
     C, n, s, t = (total[name] for name in ("C", "n", "s", "t"))
     if problem.folds:  # residuals of α = 0 over training rows

@@ -1,0 +1,219 @@
+"""What computes the blocks of a process, processors or a GPU: what it is, what a sweep needs, and what is refused.
+
+A device is a name, "cpu", "cuda", or "auto", which is "cuda" where this process or every worker has a GPU that it can
+use. It belongs to an execution, never to an estimator. No library is loaded for "cpu" (`streaming.devices`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from bigkernel.config import Settings
+from bigkernel.errors import ConfigError, PlanTooLargeError
+from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.given import Pairwise, Precomputed
+from bigkernel.streaming.devices import Device, device_of
+from bigkernel.streaming.plan import Footprint, Plan
+
+CPU = "cpu"
+BLOCK_BYTES = 2**29  # of a block on a device, whose products are then as fast as larger ones
+FEWEST_ROWS, MOST_ROWS = 2048, 65_536  # of such a block
+STEP_BYTES = 2**26  # of rows that are copied to a device at once
+SEGMENT_ROWS = 2**20  # of a segment, whose sums come down once
+CONTEXT_BYTES = 1_500_000_000  # of a CUDA context, and of workspaces of its libraries
+SOLVED = 4000  # columns from which a fit is solved on a device
+_EXACT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # fixed workspaces of cuBLAS, for the same bits
+_INEXACT = (
+    "CUBLAS_EMULATE_",
+    "CUBLAS_EMULATION_",
+    "NVIDIA_TF32_OVERRIDE",
+    "CUPY_TF32",
+)  # variables that round products
+
+
+@dataclass(frozen=True)
+class Card:
+    """A device as a process finds it."""
+
+    device: str = CPU  # its name
+    model: str = ""  # of the GPU; empty: main memory
+    uuid: str = ""
+    versions: str = ""  # of the library, CUDA and cuBLAS
+    total: int = 0  # bytes of its memory
+    free: int = 0  # of these, what the process may take
+    wrong: str = ""  # why it cannot be used
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, (self.device, self.model, self.versions)))
+
+    def require(self, where: str = "") -> Card:
+        """Return the card; raise `ConfigError` if it cannot be used."""
+        if self.wrong:
+            raise ConfigError(f"{where}{self.wrong}")
+        return self
+
+
+HOST_CARD = Card()
+
+
+def find_card(name: str) -> Card:
+    """Return the device of a name in this process, "auto" as "cuda" or "cpu"; its `wrong` says what is."""
+    if name == CPU:
+        return HOST_CARD
+    if name == "auto":
+        found = find_card("cuda")
+        return HOST_CARD if found.wrong else found
+    os.environ.update({key: value for key, value in _EXACT.items() if key not in os.environ})  # before CUDA starts
+    try:
+        device = device_of(name)
+    except (ConfigError, ImportError) as error:
+        return Card(name, wrong=str(error))
+    rounding = [key for key, value in os.environ.items() if key.startswith(_INEXACT) and value not in ("", "0")]
+    if getattr(device.xp, "get_float32_matmul_precision", lambda: "highest")() != "highest":
+        rounding.append("torch.set_float32_matmul_precision")
+    wrong = (
+        f"device {name!r}: {rounding[0]} makes products of fewer digits (TF32, emulation), which moments do not bear; "
+    )
+    wrong = wrong + 'unset it, or set "highest"' if rounding else ""
+    if not device.total_bytes:
+        return Card(name, versions=_versions(device), wrong=wrong)
+    of_card = device.xp.cuda.get_device_properties(device.place)
+    free = device.free_bytes + device.xp.cuda.memory_reserved(device.place)  # what this process holds is free to it
+    return Card(name, of_card.name, str(of_card.uuid), _versions(device), device.total_bytes, int(free), wrong)
+
+
+def _versions(device: Device) -> str:
+    """Return the versions of the library of a device, of CUDA and of cuBLAS, as they may move the last bits."""
+    package, found = device.xp.__name__.rpartition(".")[2].replace("_", "-"), []
+    for name in (package, "nvidia-cublas-cu12", "nvidia-cublas"):
+        with suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    built = getattr(getattr(device.xp, "version", None), "cuda", None)
+    return ", ".join([*found, *([f"CUDA {built}"] if built else [])])
+
+
+def common_card(name: str, cards: Mapping[str, Card]) -> Card:
+    """Return the device of all workers, by address, with the least free memory.
+
+    `ConfigError`: one has none that it can use, two have the same GPU, or their models or versions differ.
+    """
+    if name == "auto":
+        name = "cuda" if all(not card.wrong for card in cards.values()) else CPU
+    if name == CPU:
+        return HOST_CARD
+    (first, one), *others = cards.items()
+    owners: dict[str, str] = {}
+    for address, card in cards.items():
+        card.require(f"worker {address}: ")
+        if card.uuid and (other := owners.setdefault(card.uuid, address)) != address:
+            raise ConfigError(
+                f"workers {other} and {address} have the same GPU ({card.model}, {card.uuid}), which would hold the "
+                "arrays of both; start one worker a GPU, each with CUDA_VISIBLE_DEVICES of its own, as dask-cuda does"
+            )
+    for address, card in others:
+        if str(card) != str(one):
+            raise ConfigError(
+                f"worker {first} has {one}, and worker {address} has {card}; use one kind of GPU a cluster"
+            )
+    return min(cards.values(), key=lambda card: card.free)
+
+
+# -- what a sweep needs of it ------------------------------------------------------------------------------------------
+
+
+def on_device(config: Settings, footprint: Footprint, row_bytes: int) -> Settings:
+    """Return the settings of a sweep on a device, those that nobody set: large blocks and steps, few long segments.
+
+    They follow from the width of the block, never from the memory of a card. `row_bytes`: of a row of the block.
+    """
+    if config.device == CPU:
+        return config
+    rows = min(MOST_ROWS, max(FEWEST_ROWS, BLOCK_BYTES // max(1, row_bytes)))
+    if not footprint.width:  # what is written, as predictions are, keeps its chunks
+        return config.changed(block_rows=rows)
+    return config.changed(block_rows=rows, chunk_bytes=STEP_BYTES, segment_rows=SEGMENT_ROWS, min_segments=1)
+
+
+def needed_bytes(steps: Plan, row_bytes: int, *, share: float = 1.0) -> int:
+    """Return the memory that a sweep, and a solve of its sums, need of a device, without blocks that are kept.
+
+    `row_bytes`: of a row of the block. `share`: of the landmarks, if it had fewer.
+    """
+    narrow = steps.dtype != "float64"
+    itemsize, m = (4, steps.width or row_bytes // 4) if narrow else (8, steps.width)
+    m, block_rows = int(share * m), steps.block_rows
+    if share < 1:  # the rows of a block of fewer columns
+        block_rows = min(MOST_ROWS, max(block_rows, BLOCK_BYTES // max(1, int(share * row_bytes))))
+    block_rows = min(block_rows, max(1, steps.chunk_rows))
+    block = block_rows * (int(share * row_bytes) + 8 * m * narrow)  # Φ, and wide for sums in float64
+    sums = share**2 * steps.partial_bytes + (m * m if steps.width else 0)  # Σ BᵀB, and BᵀB of a panel of m/8 columns
+    solve = 3 * 8 * m * m if steps.width and m >= SOLVED else 0  # core, G + αK, and its factor
+    landmarks = m * (steps.n_features + 2) * itemsize
+    return int(landmarks + block + steps.chunk_bytes + sums + solve + CONTEXT_BYTES)
+
+
+def check_card(steps: Plan, card: Card) -> None:
+    """Raise `PlanTooLargeError` with the landmarks that would fit, unless a sweep fits into the memory of a card."""
+    needed, free = steps.device_bytes, card.free
+    if not card.total or needed <= free:
+        return
+    percents = (
+        percent for percent in range(99, 0, -1) if needed_bytes(steps, steps.row_bytes, share=percent / 100) <= free
+    )
+    most = next(percents, 0)
+    count = f", {steps.width * most // 100:,}" if steps.width else ""
+    advice = f"use at most about {most}% of the landmarks{count}" if most else "use another device"
+    raise PlanTooLargeError(
+        f"device {card.device!r}: a sweep needs {needed / 1e9:,.1f} GB of {card.model}, which has {free / 1e9:,.1f} of "
+        f"{card.total / 1e9:,.1f} GB free: {advice}, or smaller blocks (bigkernel.block-rows, now {steps.block_rows:,})"
+    )
+
+
+def refuse_kernels(statistic: object, device: str) -> None:
+    """Raise `ConfigError` for a kernel in a statistic that is computed by functions of the host."""
+    for kernel in _kernels_in(statistic) if device != CPU else ():
+        if isinstance(kernel, Precomputed | Pairwise):
+            raise ConfigError(
+                f"device {device!r}: the {kernel.formula()} kernel is computed on the host; use device='cpu', or a "
+                "kernel of this library"
+            )
+
+
+def _kernels_in(value: object) -> Iterator[Kernel]:
+    if isinstance(value, Kernel):
+        yield value
+        for inner in getattr(value, "terms", ()):
+            yield from _kernels_in(inner)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _kernels_in(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _kernels_in(getattr(value, field.name))
+
+
+@contextmanager
+def limited(name: str, most_bytes: int, what: str) -> Iterator[None]:
+    """Let a device give the block of code so much memory, as planned, and no more.
+
+    `PlanTooLargeError` for `what`: it has no memory left, by this limit or as others use it.
+    """
+    device = device_of(name)
+    device.limit(most_bytes)
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ != "OutOfMemoryError":  # of PyTorch and CuPy
+            raise
+        raise PlanTooLargeError(
+            f"{what}: device {name!r} has no memory left ({most_bytes / 1e9:,.1f} GB were planned): {error}; use fewer "
+            "landmarks, smaller blocks (bigkernel.block-rows), or a device that nobody else uses; a run keeps what is "
+            "finished"
+        ) from error
+    finally:
+        device.limit(device.total_bytes)

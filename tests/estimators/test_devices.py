@@ -1,0 +1,76 @@
+"""Fits, searches and predictions on a device agree with those of NumPy, and rows go to it once."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.base import clone
+
+import bigkernel as bk
+from bigkernel.estimators import base
+
+rng = np.random.default_rng(31)
+N, D, M = 150, 4, 12
+DOMAIN, LABELS = rng.permutation(np.resize([2, 5, 11], N)), rng.permutation(np.resize([0, 1, 2], N))
+X = rng.normal(size=(N, D)) + 0.1 * DOMAIN[:, None] + 1.5 * np.eye(D)[LABELS]
+Y = np.column_stack([np.sin(X[:, 0]) + 3, X[:, 1] * X[:, 2]])
+y = Y[:, 0]
+CODES = np.where(DOMAIN == 11, -1, LABELS)  # the last domain is the target
+PARTLY = np.where(DOMAIN == 11, np.nan, y)
+WEIGHT = rng.uniform(0.2, 2, N)
+GIVEN = {"kernel": bk.Gaussian(2.0), "landmarks": X[:M], "dtype": "float64"}
+CASES = {
+    "krr": (bk.KernelRidge(alpha=0.1, **GIVEN), Y),
+    "krr float32": (bk.KernelRidge(alpha=0.1, **{**GIVEN, "dtype": "float32"}), Y),
+    "krr folds": (bk.KernelRidge(alpha="cv", **GIVEN), y),
+    "krr gcv": (bk.KernelRidge(alpha="gcv", **{**GIVEN, "kernel": bk.Matern(3.0, nu=0.5)}), y),
+    "krr fourier": (bk.KernelRidge(bk.Gaussian(2.0), alpha=0.1, n_landmarks=M, landmarks="fourier", random_state=1), y),
+    "krr cg": (bk.KernelRidge(alpha=0.1, solver="cg", tol=1e-12, **GIVEN), y),
+    "classes": (bk.KernelRidgeClassifier(alpha=0.1, **{**GIVEN, "kernel": bk.Laplacian(3.0)}), LABELS),
+    "calibrated": (bk.KernelRidgeClassifier(alpha=0.1, probability=True, **GIVEN), LABELS),
+    "logistic": (bk.KernelLogisticClassifier(alpha=0.1, tol=1e-5, **GIVEN), LABELS),
+    "sssl": (bk.SSSL(n_components=6, alpha=0.1, manifold=0, **GIVEN), PARTLY),
+    "graph": (bk.SSSLClassifier(n_components=6, alpha=0.1, manifold=0.5, **GIVEN), CODES),
+    "xnv": (bk.XNV(alpha=0.01, **GIVEN), PARTLY),
+    "dica": (bk.DICA(n_components=3, alpha=0.1, epsilon=1e-3, **GIVEN), CODES),
+    "jda": (bk.JDA(n_components=4, alpha=0.5, n_rounds=2, **GIVEN), CODES),
+    "artl": (bk.ARTLClassifier(sharpness=4.0, n_rounds=2, **GIVEN), CODES),
+    "ridge": (bk.Ridge(2.0), y),
+    "qr": (bk.KernelRidge(alpha=1e-13, **{**GIVEN, "kernel": bk.Gaussian(20.0)}), y),
+}
+GRID = {"kernel": [bk.Gaussian(1.5), bk.Gaussian(3.0)], "alpha": [0.1, 1.0]}
+SEARCHES = {
+    "numbers": (bk.SweepSearchCV(bk.KernelRidge(**GIVEN), GRID, cv=3), Y),
+    "classes": (bk.SweepSearchCV(bk.KernelRidgeClassifier(**GIVEN), GRID, cv=3, scoring="neg_log_loss"), LABELS),
+    "cg": (bk.SweepSearchCV(bk.KernelRidge(solver="cg", tol=1e-10, **GIVEN), GRID, cv=3), y),
+}
+
+
+def outcome(name):
+    """Return predictions of a fit, values, probabilities and deviations where it has them."""
+    model, targets = clone(CASES[name][0]), CASES[name][1]
+    columns = {"domain": DOMAIN} if name in ("dica", "jda", "artl") else {"sample_weight": WEIGHT}
+    model.fit(X, targets, **columns)
+    methods = ("predict", "decision_function", "predict_proba", "transform")
+    found = [getattr(model, one)(X[::3]) for one in methods if hasattr(model, one)]
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fits_agree_with_numpy(name, device, monkeypatch):
+    monkeypatch.setattr(base, "DEVICE_ROWS", 0)
+    expected = outcome(name)
+    with bk.executing(device=device.name):
+        found = outcome(name)
+    tolerance = {"krr float32": 1e-5}.get(name, 1e-12)
+    for own, other in zip(found, expected, strict=True):
+        assert_allclose(own, other, rtol=0, atol=tolerance * np.abs(other).max())
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_searches_agree_with_numpy(name, device):
+    search, targets = SEARCHES[name]
+    expected = clone(search).fit(X, targets)
+    with bk.executing(device=device.name):
+        found = clone(search).fit(X, targets)
+    assert_allclose(found.cv_results_["mean_test_score"], expected.cv_results_["mean_test_score"], rtol=1e-12)
+    assert_allclose(found.predict(X), expected.predict(X), rtol=1e-10)
