@@ -6,14 +6,15 @@ use. It belongs to an execution, never to an estimator. No library is loaded for
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn
 
 from bigkernel.config import Settings
+from bigkernel.data.run_directory import mapped
 from bigkernel.errors import ConfigError, PlanTooLargeError
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.given import Pairwise, Precomputed
@@ -27,7 +28,7 @@ STEP_BYTES = 2**26  # of rows that are copied to a device at once
 SEGMENT_ROWS = 2**20  # of a segment, whose sums come down once
 CONTEXT_BYTES = 1_500_000_000  # of a CUDA context, and of workspaces of its libraries
 SOLVED = 4000  # columns from which a fit is solved on a device
-_EXACT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # fixed workspaces of cuBLAS, for the same bits
+_FIXED = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"  # workspaces of cuBLAS, for the same bits
 _INEXACT = (
     "CUBLAS_EMULATE_",
     "CUBLAS_EMULATION_",
@@ -68,18 +69,15 @@ def find_card(name: str) -> Card:
     if name == "auto":
         found = find_card("cuda")
         return HOST_CARD if found.wrong else found
-    os.environ.update({key: value for key, value in _EXACT.items() if key not in os.environ})  # before CUDA starts
+    os.environ.setdefault(*_FIXED)  # before CUDA starts
     try:
         device = device_of(name)
     except (ConfigError, ImportError) as error:
         return Card(name, wrong=str(error))
     rounding = [key for key, value in os.environ.items() if key.startswith(_INEXACT) and value not in ("", "0")]
     if getattr(device.xp, "get_float32_matmul_precision", lambda: "highest")() != "highest":
-        rounding.append("torch.set_float32_matmul_precision")
-    wrong = (
-        f"device {name!r}: {rounding[0]} makes products of fewer digits (TF32, emulation), which moments do not bear; "
-    )
-    wrong = wrong + 'unset it, or set "highest"' if rounding else ""
+        rounding.append('torch.set_float32_matmul_precision other than "highest"')
+    wrong = f"device {name!r}: moments need exact products, and {rounding[0]} rounds them; unset it" if rounding else ""
     if not device.total_bytes:
         return Card(name, versions=_versions(device), wrong=wrong)
     of_card = device.xp.cuda.get_device_properties(device.place)
@@ -89,12 +87,11 @@ def find_card(name: str) -> Card:
 
 def _versions(device: Device) -> str:
     """Return the versions of the library of a device, of CUDA and of cuBLAS, as they may move the last bits."""
-    package, found = device.xp.__name__.rpartition(".")[2].replace("_", "-"), []
-    for name in (package, "nvidia-cublas-cu12", "nvidia-cublas"):
+    built, found = getattr(getattr(device.xp, "version", None), "cuda", None), []
+    for name in (device.xp.__name__.rpartition(".")[2], "nvidia-cublas-cu12", "nvidia-cublas"):
         with suppress(PackageNotFoundError):
             found.append(f"{name} {version(name)}")
-    built = getattr(getattr(device.xp, "version", None), "cuda", None)
-    return ", ".join([*found, *([f"CUDA {built}"] if built else [])])
+    return ", ".join([*found, f"CUDA {built}"] if built else found)
 
 
 def common_card(name: str, cards: Mapping[str, Card]) -> Card:
@@ -102,23 +99,17 @@ def common_card(name: str, cards: Mapping[str, Card]) -> Card:
 
     `ConfigError`: one has none that it can use, two have the same GPU, or their models or versions differ.
     """
-    if name == "auto":
-        name = "cuda" if all(not card.wrong for card in cards.values()) else CPU
-    if name == CPU:
+    if name == CPU or (name == "auto" and any(card.wrong for card in cards.values())):
         return HOST_CARD
-    (first, one), *others = cards.items()
-    owners: dict[str, str] = {}
+    (first, one), owners = next(iter(cards.items())), dict[str, str]()
     for address, card in cards.items():
         card.require(f"worker {address}: ")
+        if str(card) != str(one):
+            raise ConfigError(f"worker {first} has {one}, and {address} has {card}; use one kind of GPU in a cluster")
         if card.uuid and (other := owners.setdefault(card.uuid, address)) != address:
             raise ConfigError(
                 f"workers {other} and {address} have the same GPU ({card.model}, {card.uuid}), which would hold the "
                 "arrays of both; start one worker a GPU, each with CUDA_VISIBLE_DEVICES of its own, as dask-cuda does"
-            )
-    for address, card in others:
-        if str(card) != str(one):
-            raise ConfigError(
-                f"worker {first} has {one}, and worker {address} has {card}; use one kind of GPU a cluster"
             )
     return min(cards.values(), key=lambda card: card.free)
 
@@ -139,62 +130,48 @@ def on_device(config: Settings, footprint: Footprint, row_bytes: int) -> Setting
     return config.changed(block_rows=rows, chunk_bytes=STEP_BYTES, segment_rows=SEGMENT_ROWS, min_segments=1)
 
 
-def needed_bytes(steps: Plan, row_bytes: int, *, share: float = 1.0) -> int:
+def needed_bytes(steps: Plan, share: float = 1.0) -> int:
     """Return the memory that a sweep, and a solve of its sums, need of a device, without blocks that are kept.
 
-    `row_bytes`: of a row of the block. `share`: of the landmarks, if it had fewer.
+    `share`: of the landmarks, if it had fewer.
     """
-    narrow = steps.dtype != "float64"
-    itemsize, m = (4, steps.width or row_bytes // 4) if narrow else (8, steps.width)
-    m, block_rows = int(share * m), steps.block_rows
-    if share < 1:  # the rows of a block of fewer columns
-        block_rows = min(MOST_ROWS, max(block_rows, BLOCK_BYTES // max(1, int(share * row_bytes))))
-    block_rows = min(block_rows, max(1, steps.chunk_rows))
-    block = block_rows * (int(share * row_bytes) + 8 * m * narrow)  # Φ, and wide for sums in float64
-    sums = share**2 * steps.partial_bytes + (m * m if steps.width else 0)  # Σ BᵀB, and BᵀB of a panel of m/8 columns
-    solve = 3 * 8 * m * m if steps.width and m >= SOLVED else 0  # core, G + αK, and its factor
-    landmarks = m * (steps.n_features + 2) * itemsize
-    return int(landmarks + block + steps.chunk_bytes + sums + solve + CONTEXT_BYTES)
+    itemsize, row_bytes = 8 if steps.dtype == "float64" else 4, int(share * steps.row_bytes)
+    m = int(share * steps.width) or row_bytes // itemsize
+    # fewer columns: blocks of more rows
+    rows = steps.block_rows if share == 1 else max(steps.block_rows, min(MOST_ROWS, BLOCK_BYTES // max(1, row_bytes)))
+    # Φ, and wide for sums in float64; Z
+    block = min(rows, steps.chunk_rows) * (row_bytes + 8 * m * (itemsize == 4)) + m * (steps.n_features + 2) * itemsize
+    # Σ BᵀB, and of a panel of m/8 columns; the core, G + αK, and its factor
+    sums = int(share**2 * steps.partial_bytes) + m * m * bool(steps.width)
+    solve = 3 * 8 * m * m if steps.width and m >= SOLVED else 0
+    return block + steps.chunk_bytes + sums + solve + CONTEXT_BYTES
 
 
 def check_card(steps: Plan, card: Card) -> None:
     """Raise `PlanTooLargeError` with the landmarks that would fit, unless a sweep fits into the memory of a card."""
-    needed, free = steps.device_bytes, card.free
-    if not card.total or needed <= free:
+    if not card.total or steps.device_bytes <= card.free:
         return
-    percents = (
-        percent for percent in range(99, 0, -1) if needed_bytes(steps, steps.row_bytes, share=percent / 100) <= free
-    )
-    most = next(percents, 0)
+    most = next((percent for percent in range(99, 0, -1) if needed_bytes(steps, percent / 100) <= card.free), 0)
     count = f", {steps.width * most // 100:,}" if steps.width else ""
     advice = f"use at most about {most}% of the landmarks{count}" if most else "use another device"
     raise PlanTooLargeError(
-        f"device {card.device!r}: a sweep needs {needed / 1e9:,.1f} GB of {card.model}, which has {free / 1e9:,.1f} of "
-        f"{card.total / 1e9:,.1f} GB free: {advice}, or smaller blocks (bigkernel.block-rows, now {steps.block_rows:,})"
+        f"device {card.device!r}: a sweep needs {steps.device_bytes / 1e9:,.1f} GB of {card.model}, which has "
+        f"{card.free / 1e9:,.1f} of {card.total / 1e9:,.1f} GB free: {advice}, or smaller blocks "
+        f"(bigkernel.block-rows, now {steps.block_rows:,})"
     )
 
 
 def refuse_kernels(statistic: object, device: str) -> None:
     """Raise `ConfigError` for a kernel in a statistic that is computed by functions of the host."""
-    for kernel in _kernels_in(statistic) if device != CPU else ():
-        if isinstance(kernel, Precomputed | Pairwise):
-            raise ConfigError(
-                f"device {device!r}: the {kernel.formula()} kernel is computed on the host; use device='cpu', or a "
-                "kernel of this library"
-            )
 
+    def refuse(kernel: Kernel) -> NoReturn:
+        raise ConfigError(
+            f"device {device!r}: the {kernel.formula()} kernel is computed on the host; use device='cpu', or another "
+            "kernel"
+        )
 
-def _kernels_in(value: object) -> Iterator[Kernel]:
-    if isinstance(value, Kernel):
-        yield value
-        for inner in getattr(value, "terms", ()):
-            yield from _kernels_in(inner)
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _kernels_in(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from _kernels_in(getattr(value, field.name))
+    for kind in (Pairwise, Precomputed) if device != CPU else ():
+        mapped(statistic, kind, refuse)
 
 
 @contextmanager

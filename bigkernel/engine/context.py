@@ -17,7 +17,7 @@ from bigkernel.data.run_directory import make_directory
 from bigkernel.data.run_lock import locked
 from bigkernel.engine.cards import find_card
 from bigkernel.engine.process import DriverBlas, processors, solving_as_begun
-from bigkernel.engine.sweep import Execution, ExecutorChoice, JobDirectory, current_client, execution
+from bigkernel.engine.sweep import Execution, ExecutorChoice, JobDirectory, execution
 from bigkernel.events.job import Figures, Note, emit, job
 from bigkernel.events.sinks import send_to_scheduler, show_run, write_journal
 
@@ -49,7 +49,7 @@ def executing(
     DataError
         `run` cannot be written.
     ConfigError
-        This process has no such device, and there is no client.
+        This process has no such device, and is to compute on it.
 
     Warns
     -----
@@ -59,7 +59,7 @@ def executing(
     with ExitStack() as stack:
         stack.callback(given_device.reset, given_device.set(given_device.get() if device is None else device))
         config, directory, left_by = settings(), None if run is None else os.fspath(run), ""
-        if not isinstance(current_client(client), Client):
+        if client in ("serial", "threads"):
             find_card(config.device).require()
         if directory is not None:
             make_directory(directory)

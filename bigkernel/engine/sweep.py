@@ -146,18 +146,12 @@ execution: ContextVar[Execution] = ContextVar("bigkernel_execution", default=Exe
 before_sweep: ContextVar[Callable[[SweepSpec], None] | None] = ContextVar("bigkernel_before_sweep", default=None)
 
 
-def current_client(client: ExecutorChoice = None) -> ExecutorChoice:
-    """Return the current Dask client, if there is one and nothing else was chosen."""
-    if client is None:
-        with suppress(ValueError):  # there is none
-            return distributed.default_client()
-    return client
-
-
 def choose_executor(rows: Rows, client: ExecutorChoice = None) -> Client | Literal["serial", "threads"]:
     """Choose the executor of a sweep of these rows: the given one, or that of `executing`; see `sweep`."""
     client = execution.get().client if client is None else client
-    client = client if rows.in_memory else current_client(client)
+    if client is None and not rows.in_memory:
+        with suppress(ValueError):  # there is none
+            client = distributed.default_client()
     if client is None:
         return "threads"
     if client in ("serial", "threads"):
@@ -390,7 +384,7 @@ def plan_sweep(rows: Rows, statistic: Statistic, config: Settings | None = None)
     steps = replace(steps, block_rows=config.block_rows, row_bytes=row_bytes)
     return replace(
         steps,
-        device_bytes=0 if config.device == CPU else needed_bytes(steps, row_bytes),
+        device_bytes=0 if config.device == CPU else needed_bytes(steps),
         work_bytes=steps.work_bytes + copied,
         kept_bytes=features.row_bytes * len(rows) if features else 0,
         in_memory=isinstance(rows.x, NumpySource),
