@@ -17,8 +17,8 @@ import yaml
 
 from bigkernel.errors import ConfigError
 
-_DEFAULTS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("bigkernel.yaml").read_text())
-dask.config.update_defaults(_DEFAULTS)
+DEFAULTS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("bigkernel.yaml").read_text())["bigkernel"]
+dask.config.update_defaults({"bigkernel": DEFAULTS})
 
 
 def _within(least: int, most: int) -> dict[str, tuple[int, int]]:
@@ -49,16 +49,8 @@ class Settings:
     @property
     def reserved_bytes(self) -> int:
         """Least memory of a worker process beside its tasks: `worker_base_bytes` if above the default, else 0."""
-        default: int = _DEFAULTS["bigkernel"]["worker-base-bytes"]
+        default: int = DEFAULTS["worker-base-bytes"]
         return self.worker_base_bytes if self.worker_base_bytes > default else 0
-
-    def changed(self, **values: int) -> Settings:
-        """Return these settings with other values where they are the defaults."""
-        defaults: dict[str, Any] = _DEFAULTS["bigkernel"]
-        kept = {
-            name: value for name, value in values.items() if getattr(self, name) == defaults[name.replace("_", "-")]
-        }
-        return replace(self, **kept)  # type: ignore[arg-type]
 
 
 _RANGES = {one.name: one.metadata["range"] for one in fields(Settings) if one.metadata}

@@ -32,7 +32,7 @@ _SCORES = (
 # figures of a sweep's report
 _FIGURES = (
     *("executor", "workers", "segments", "gflops_per_second", "peak_bytes", "resumed_segments"),
-    "driver_blas_threads",
+    *("driver_blas_threads", "device", "device_peak_bytes"),
 )
 # figures of a fit that people do not need every time
 _DETAILS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import math
 import os
@@ -17,6 +18,7 @@ from typing import Any
 import click
 
 from bigkernel.cli.transforms import Transform
+from bigkernel.config import given_device
 from bigkernel.data.visible import visible
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -74,8 +76,8 @@ _HEADINGS = {
         *("--scoring", "--no-time"),
     ),
     "Where and how it runs": (
-        *("--cluster", "--workers", "--memory-limit", "--dashboard-port", "--tls", "--run", "--resume", "--overwrite"),
-        *("--dry-run", "--json", "--help"),
+        *("--cluster", "--workers", "--memory-limit", "--dashboard-port", "--tls", "--device", "--run", "--resume"),
+        *("--overwrite", "--dry-run", "--json", "--help"),
     ),
 }
 _OPTION_WIDTH = 22  # letters of the first column
@@ -130,6 +132,7 @@ run_options = together(
     click.option("--run", type=click.Path(file_okay=False), help="Directory that keeps finished work, for --resume."),
     click.option("--resume", is_flag=True, help="Continue the same job in --run."),
 )
+DEVICES = ("cpu", "cuda", "auto")
 _TLS = "Certificates created by `bigkernel certs`, for a local cluster or a tls:// address."
 _cluster_options = together(
     click.option(
@@ -150,6 +153,11 @@ _cluster_options = together(
         help="Dashboard of a local cluster, on 127.0.0.1.  [default: 8787]",
     ),
     click.option("--tls", type=click.Path(file_okay=False), help=_TLS),
+    click.option(
+        "--device",
+        type=click.Choice(DEVICES),
+        help="What computes blocks: cpu, cuda (a GPU), or auto: a GPU where there is one.  [default: cpu]",
+    ),
 )
 
 
@@ -191,14 +199,16 @@ class Where:
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --cluster, --workers, --memory-limit, --dashboard-port and --tls, passed on as one argument `where`."""
+    """Add --device, and the options of a cluster, passed on as one argument `where`."""
 
     @functools.wraps(function)
     def command(**options: Any) -> Any:
         where = Where(**{name: options.pop(name) for name in Where.__dataclass_fields__})
         if not any(options.get(name) for name in ("as_json", "dry_run", "no_time")):
             where.announce()
-        return function(where=where, **options)
+        context = contextvars.copy_context()
+        context.run(given_device.set, options.pop("device"))
+        return context.run(function, where=where, **options)
 
     return _cluster_options(command)
 

@@ -47,6 +47,7 @@ def plan(
     from bigkernel.cli.describe import build, chosen_rows
     from bigkernel.config import settings
     from bigkernel.data.corpus import open_corpus
+    from bigkernel.engine.cards import check_card, find_card
     from bigkernel.engine.pilot import pilot
     from bigkernel.engine.process import driver_blas
     from bigkernel.streaming.plan import Sharing
@@ -60,6 +61,8 @@ def plan(
     sharing = Sharing(workers=workers)
     if limit is not None and (no_time or where.cluster == "threads"):  # otherwise the pilot asks the workers
         steps.check(limit, base, sharing)
+    if where.cluster == "threads":
+        check_card(steps, find_card(settings().device))
     figures = {
         **steps.summary(),
         **(last.plan_solver(planned) if hasattr(last, "plan_solver") else {}),

@@ -6,6 +6,7 @@ Sources of rows and columns, arguments of estimators and `write_corpus` take obj
 * Columns of frames (pandas, Polars, Arrow, Dask) are numbers. `names_of` has their names, and `by_name` matches them.
 * Arrays of zarr and xarray that are packed by the CF conventions are decoded (`cf`). Of one of xarray the array inside
   is read. Sparse matrices are CSR, and dense in blocks of Dask arrays.
+* Arrays of PyTorch, CuPy and others with DLPack are copied to main memory if they are on a GPU.
 * Text, categories and times are refused, and by `refuse_rounded` whole numbers beyond 2**53, which float64 rounds.
 
 Libraries are known by attributes, and none is imported: their objects exist only after their import.
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _ADVICE = "encode text, categories and times by TableEncoder, as in make_pipeline(TableEncoder(), …), or leave them out"
 _SHOWN = 20  # names in an error
+_IN_MAIN_MEMORY = (1, 3, 11)  # devices of DLPack: CPU, and host memory of CUDA and ROCm
 
 
 def contained(values: Any, name: str, *, labels: bool = False) -> Any:
@@ -87,6 +89,7 @@ def length(values: Any) -> int:
 
 def plain(values: Any, name: str = "X", *, labels: bool = False) -> Array:
     """Return values in memory, as those of a block, as a dense array without a mask."""
+    values = _of_host(values)
     if (dense := getattr(values, "toarray", getattr(values, "todense", None))) is not None:
         values = dense()
     mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else np.False_
@@ -107,6 +110,18 @@ def plain(values: Any, name: str = "X", *, labels: bool = False) -> Array:
     array = array.astype(array.dtype if kind in "fc" else np.float64 if numbers else object)
     array[mask] = np.nan if numbers else None
     return array
+
+
+def is_on_device(values: Any) -> bool:
+    """Return whether an array of another library lies outside of main memory."""
+    return hasattr(values, "__dlpack_device__") and int(values.__dlpack_device__()[0]) not in _IN_MAIN_MEMORY
+
+
+def _of_host(values: Any) -> Any:
+    """Return an array of another library without its gradient and, if it is on a device, copied to main memory."""
+    values = getattr(values, "detach", lambda: values)()  # PyTorch
+    copy = getattr(values, "cpu", getattr(values, "get", None)) if is_on_device(values) else None
+    return values if copy is None else copy()
 
 
 def batches_in(values: Any) -> list[Any]:

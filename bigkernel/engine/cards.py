@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
-from bigkernel.config import Settings
+from bigkernel.config import DEFAULTS, Settings
 from bigkernel.data.run_directory import mapped
 from bigkernel.errors import ConfigError, PlanTooLargeError
 from bigkernel.kernels.algebra import Kernel
@@ -118,23 +118,21 @@ def common_card(name: str, cards: Mapping[str, Card]) -> Card:
 
 
 def on_device(config: Settings, footprint: Footprint, row_bytes: int) -> Settings:
-    """Return the settings of a sweep on a device, those that nobody set: large blocks and steps, few long segments.
+    """Return the settings of a sweep on a device, by the bytes of a row of its blocks, never by the memory of a card.
 
-    They follow from the width of the block, never from the memory of a card. `row_bytes`: of a row of the block.
+    Those that nobody set become large blocks and steps, and few long segments.
     """
     if config.device == CPU:
         return config
-    rows = min(MOST_ROWS, max(FEWEST_ROWS, BLOCK_BYTES // max(1, row_bytes)))
-    if not footprint.width:  # what is written, as predictions are, keeps its chunks
-        return config.changed(block_rows=rows)
-    return config.changed(block_rows=rows, chunk_bytes=STEP_BYTES, segment_rows=SEGMENT_ROWS, min_segments=1)
+    chosen = {"block_rows": min(MOST_ROWS, max(FEWEST_ROWS, BLOCK_BYTES // max(1, row_bytes)))}
+    if footprint.width:  # what is written, as predictions are, keeps its chunks
+        chosen |= {"chunk_bytes": STEP_BYTES, "segment_rows": SEGMENT_ROWS, "min_segments": 1}
+    unset = [name for name in chosen if getattr(config, name) == DEFAULTS[name.replace("_", "-")]]
+    return replace(config, **{name: chosen[name] for name in unset})  # type: ignore[arg-type]
 
 
 def needed_bytes(steps: Plan, share: float = 1.0) -> int:
-    """Return the memory that a sweep, and a solve of its sums, need of a device, without blocks that are kept.
-
-    `share`: of the landmarks, if it had fewer.
-    """
+    """Return the memory of a device for a sweep and a solve with a share of the landmarks, without kept blocks."""
     itemsize, row_bytes = 8 if steps.dtype == "float64" else 4, int(share * steps.row_bytes)
     m = int(share * steps.width) or row_bytes // itemsize
     # fewer columns: blocks of more rows
@@ -165,10 +163,8 @@ def refuse_kernels(statistic: object, device: str) -> None:
     """Raise `ConfigError` for a kernel in a statistic that is computed by functions of the host."""
 
     def refuse(kernel: Kernel) -> NoReturn:
-        raise ConfigError(
-            f"device {device!r}: the {kernel.formula()} kernel is computed on the host; use device='cpu', or another "
-            "kernel"
-        )
+        what = f"device {device!r}: the {kernel.formula()} kernel is computed on the host"
+        raise ConfigError(f"{what}; use device='cpu', or another kernel")
 
     for kind in (Pairwise, Precomputed) if device != CPU else ():
         mapped(statistic, kind, refuse)
@@ -189,8 +185,7 @@ def limited(name: str, most_bytes: int, what: str) -> Iterator[None]:
             raise
         raise PlanTooLargeError(
             f"{what}: device {name!r} has no memory left ({most_bytes / 1e9:,.1f} GB were planned): {error}; use fewer "
-            "landmarks, smaller blocks (bigkernel.block-rows), or a device that nobody else uses; a run keeps what is "
-            "finished"
+            "landmarks, smaller blocks (bigkernel.block-rows) or a device of your own; a run keeps what is finished"
         ) from error
     finally:
         device.limit(device.total_bytes)

@@ -110,16 +110,14 @@ def cards_of(client: Client, config: Settings) -> Card:
     name = "cuda" if config.device == "auto" else config.device
     try:
         answers = client.run(find_card, name, on_error="return", callback_timeout=config.stall_seconds)
-    except (TimeoutError, OSError) as error:
+    except OSError as error:  # also if they do not answer in time
         raise StalledError(f"workers did not say what GPU they have ({error})") from error
     cards = {address: answer for address, answer in answers.items() if isinstance(answer, Card)}
     found = common_card(config.device, cards) if cards else Card(name)  # other answers are refused by `check_cluster`
     for address, tasks in client.ncores().items() if found.total else ():
         if tasks > 1:
-            raise ConfigError(
-                f"worker {address} runs {tasks} tasks at once, which would all hold arrays on its GPU; start it with "
-                "--nthreads 1"
-            )
+            what = f"worker {address} runs {tasks} tasks at once, which would all hold arrays on its GPU"
+            raise ConfigError(f"{what}; start it with --nthreads 1")
     return found
 
 

@@ -90,7 +90,6 @@ class Swept:
                 stages[name] = stages.get(name, 0.0) + seconds
         computed = sum(receipt.rows for receipt in self.receipts if not receipt.resumed)
         flops = self.plan.flops * computed / max(1, self.plan.n_rows)
-        device_peak = max((receipt.device_peak_bytes for receipt in self.receipts), default=0)
         return {
             **self.plan.summary(),
             "executor": self.executor,
@@ -102,7 +101,7 @@ class Swept:
             **({"kept_bytes": self.kept_bytes} if self.plan.kept_bytes else {}),
             "driver_blas_threads": self.blas_threads,
             "device": self.device,
-            **({"device_peak_bytes": device_peak} if device_peak else {}),
+            "device_peak_bytes": max((receipt.device_peak_bytes for receipt in self.receipts), default=0),
             "skipped_rows": sum(receipt.skipped for receipt in self.receipts),
             **{name: [incident.kind for incident in self.incidents].count(kind) for name, kind in _COUNTED.items()},
             "incidents": [incident.text for incident in self.incidents],

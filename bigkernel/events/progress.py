@@ -52,6 +52,8 @@ class Share:
     rows: int = 0
     peak_bytes: int = 0
     kept_bytes: int = 0
+    device: str = ""
+    device_peak_bytes: int = 0
     lost: bool = False
 
 
@@ -163,6 +165,7 @@ class Progress:
         share.segments += 1
         share.rows += rows
         share.peak_bytes, share.kept_bytes = max(share.peak_bytes, receipt.peak_bytes), receipt.kept_bytes
+        share.device, share.device_peak_bytes = receipt.device, max(share.device_peak_bytes, receipt.device_peak_bytes)
         self._costs.append((float(rows), float(receipt.elapsed)))
         self._spend(receipt.seconds)
 
@@ -286,7 +289,7 @@ class Progress:
         `_merged`, `_resumed`), `flops_per_second` (of what was computed), `rate_history` (seconds, flops a second),
         `stage_seconds` (summed over workers, with what segments without a receipt reported last), `planned_bytes`,
         `remaining_seconds` (`expected`, `low`, `high`, or null), `incidents` by kind, and `workers` by address
-        (`segments`, `rows`, `peak_bytes`, `kept_bytes`, `lost`, `running`).
+        (`segments`, `rows`, `peak_bytes`, `kept_bytes`, `device`, `device_peak_bytes`, `lost`, `running`).
         """
         counts, left = Counter(self.states), self.left(now)
         history = [

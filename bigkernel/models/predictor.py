@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Self
@@ -27,7 +27,8 @@ from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, requir
 from bigkernel.statistics.blend import Blend, Everywhere, Member, Tree
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.statistics.predictor import Projection, Spread, log_softmax, softmax
-from bigkernel.streaming.chunk import Chunk, RowMap, is_plain, mapped_width
+from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, is_plain, mapped_width
+from bigkernel.streaming.devices import HOST, device_of
 from bigkernel.streaming.row_maps import (
     Circles,
     LinearMap,
@@ -66,6 +67,7 @@ class Predictor(WithoutCaches):
     flat : whether predicted numbers are one column, (n,)
     feature_names : (d,) names of the features of the fit, or None
     table : how columns of a table become rows, of a model that begins with `TableEncoder`, or None
+    device : what computes, "cpu" or "cuda"; given to `load` or `of`, never stored
 
     Examples
     --------
@@ -84,6 +86,7 @@ class Predictor(WithoutCaches):
     flat: bool = False
     feature_names: Array | None = None
     table: TableEncoding | None = None
+    device: str = field(default=HOST.name, metadata={"stored": False})
 
     def __post_init__(self) -> None:
         for part in _inside(self):
@@ -96,7 +99,7 @@ class Predictor(WithoutCaches):
                 require_numpy(part.features.kernel)
 
     @classmethod
-    def of(cls, model: Any) -> Self:
+    def of(cls, model: Any, *, device: str = HOST.name) -> Self:
         """Return the predictor of a fitted estimator of bigkernel, or of a Pipeline that ends with one.
 
         A `ConfigError` names a step, kernel or feature map that needs more than NumPy, or is not supported.
@@ -122,6 +125,7 @@ class Predictor(WithoutCaches):
             flat=bool(last._fitted.inputs.flat),
             feature_names=None if names is None else np.asarray(names, str),
             table=None if encoder is None else encoder.encoding(),
+            device=device_of(device).name,
         )
 
     def __repr__(self) -> str:
@@ -185,7 +189,7 @@ class Predictor(WithoutCaches):
         x = self._rows(X)
         for row_map in self.row_maps:
             x = map_rows(x, row_map, float_of(x.dtype))
-        return self._sliced.values(Chunk(x))
+        return self._sliced.values(Chunk(x, work=Workspace(device=device_of(self.device))))
 
     def _rows(self, X: Any) -> Array:
         """Validate X as a matrix of finite numbers, in the dtype that the model would use."""
@@ -216,7 +220,7 @@ class Predictor(WithoutCaches):
         return x
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES) -> Self:
+    def load(cls, path: str | os.PathLike[str], *, limit_bytes: int = LIMIT_BYTES, device: str = HOST.name) -> Self:
         """Load the predictor from a model file, without moments and without running code of the file.
 
         Raises
@@ -224,14 +228,14 @@ class Predictor(WithoutCaches):
         ModelRejectedError
             The file is damaged, has another format, names an unknown class, or has arrays of more than `limit_bytes`.
         ConfigError
-            The model needs more than NumPy; the message names the reason.
+            The model needs more than NumPy, or there is no such device; the message names the reason.
         DataError
             There is no file at `path`.
         """
         with opened(path, limit_bytes=limit_bytes) as contents:
             said = contents.values["predictor"]
             if set(said) != {"refused"}:
-                return cls.unpacked(said, contents)
+                return replace(cls.unpacked(said, contents), device=device_of(device).name)
         raise ConfigError(f"{os.fspath(path)}: {said['refused']}")
 
     @classmethod

@@ -25,7 +25,7 @@ from sklearn.utils.validation import (
 )
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
-from bigkernel.data.containers import contained, in_memory, is_dask_frame, is_frame
+from bigkernel.data.containers import contained, in_memory, is_dask_frame, is_frame, is_on_device
 from bigkernel.data.corpus import require_same_columns
 from bigkernel.engine.grids import is_grid, target_names
 from bigkernel.engine.rows import Rows, as_rows, cells
@@ -42,6 +42,7 @@ from bigkernel.estimators.inputs.classes import (
 )
 from bigkernel.estimators.inputs.columns import distinct, domain_column, is_lazy, validated_weight
 from bigkernel.estimators.inputs.training import Inputs, Training
+from bigkernel.events.job import Note, emit
 from bigkernel.statistics.domain_cells import Cells, cell_targets
 from bigkernel.statistics.moments import Targets
 from bigkernel.streaming.chunk import DTYPES, is_plain
@@ -87,6 +88,8 @@ def validate_input(
 ) -> tuple[Array, Array]:
     """Validate X, and y if given, by scikit-learn, whose errors of values become `DataError`."""
     given = contained(X, "X")
+    if is_on_device(X) and reset:
+        emit(Note("X: copied from the GPU to main memory, from where chunks go to the device of the fit"))
     checks = {"dtype": DTYPES, "accept_sparse": "csr", "estimator": estimator}
     try:
         if y is None:
