@@ -74,6 +74,19 @@ def test_estimators_and_saved_models_load_neither_dask_arrays_nor_xarray():
     assert not loaded_by(*lines) & {"dask.array", "dask_ml", "numba", "sparse"}
 
 
+def test_no_array_library_is_loaded_for_fits_and_predictions_by_processors():
+    lines = (
+        "from bigkernel import KernelRidge, KernelRidgeClassifier, Matern",
+        "X = [[i / 7, i % 3] for i in range(40)]",
+        "KernelRidge(n_landmarks=5, alpha='cv').fit(X, range(40)).predict(X, return_std=True)",
+        "KernelRidge(Matern(nu=0.5), n_landmarks=5, solver='cg').fit(X, range(40)).predict(X[:1])",
+        "KernelRidgeClassifier(n_landmarks=5, probability=True).fit(X, [i % 2 for i in range(40)]).predict_proba(X)",
+        "known = {name.split('.')[0] for name in sys.modules}",
+        "assert not known & {'array_api_compat', 'array_api_strict', 'cupy', 'torch'}, known",
+    )
+    loaded_by(*lines)
+
+
 def test_names_of_packages_info_and_workers_load_no_heavy_library(tmp_path, make_corpus, rng):
     X, labels = rng.normal(size=(90, 3)), np.arange(90) % 2
     corpus = make_corpus(X, y=labels, domain=labels, classes=(0, 1))

@@ -274,7 +274,7 @@ class ProbedWindow:
         sums = converted(gram[:p, last], np.float64)
         # by how much [b, 1]ᵀ[b, 1](v; aᵀv) is off, and Ev = (I, a) times that, as φ = (I, a)(b; 1)
         error = product + sums[:, None] * V[p, :] - self._sums[:p, :]
-        of_ones: Array = sums @ V[:p, :] + converted(gram[last, last], np.float64) * V[p, :] - self._sums[p, :]
+        of_ones: Array = sums @ V[:p, :] + gram[last, last] * V[p, :] - self._sums[p, :]
         result: Array = error + self._shift[:, None] * of_ones
         return result
 

@@ -1,19 +1,23 @@
 """Every statistic, kernel and map on a device agrees with NumPy, and the rows of a chunk are copied to it once."""
 
+import gc
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from peers import accumulate
 
+from bigkernel.errors import ConfigError
 from bigkernel.kernels.algebra import OnColumns
-from bigkernel.kernels.feature_maps import IdentityMap, LandmarkFamily, LandmarkMap
+from bigkernel.kernels.feature_maps import IdentityMap, LandmarkFamily, LandmarkMap, LandmarkSlices
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
-from bigkernel.kernels.kept_blocks import KeptMap
+from bigkernel.kernels.kept_blocks import BLOCKS, KeptMap
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.solvers.anchor_graph import SourceTargetStatistic
 from bigkernel.solvers.pseudo_labels import Decision, JointPseudoLabels, LabelQuery, SourceTarget
+from bigkernel.statistics.blend import Blend, Deviations, Everywhere, Member
 from bigkernel.statistics.domain_cells import CellMomentStatistic, Cells
 from bigkernel.statistics.domain_scores import DomainScores
 from bigkernel.statistics.held_out import FoldValues, GridScores, HeldOutValues
@@ -22,9 +26,10 @@ from bigkernel.statistics.predictor import Predictor, Spread
 from bigkernel.statistics.products import LeverageSample, ProductStatistic, SoftmaxStatistic
 from bigkernel.statistics.qr import QRStatistic
 from bigkernel.statistics.scores import ScoreStatistic
-from bigkernel.streaming.chunk import Chunk, Workspace
-from bigkernel.streaming.devices import HOST
+from bigkernel.streaming.chunk import DTYPES, Chunk, Workspace
+from bigkernel.streaming.devices import HOST, Device, device_of, dtype_of
 from bigkernel.streaming.folds import HashFolds
+from bigkernel.streaming.row_maps import Scale, UnitNorm
 
 N, D, M, CLASSES = 90, 3, 24, np.array([2, 5, 9])
 rng = np.random.default_rng(7)
@@ -126,3 +131,112 @@ def test_kernels_agree_with_numpy(kernel, dtype, device):
         return {"B": device.to_host(LandmarkMap(kernel, Z, dtype).block(Chunk(x, work=work), slice(0, 50))).copy()}
 
     both(values, device, 1e-12 if dtype == WIDE else 5e-6)
+
+
+SLICES = LandmarkSlices(MAP.kernel, MAP.prepared, M, 7)
+MEMBER = Member((Scale(0.5),), PREDICTOR, N)
+PREDICTORS = {
+    "landmarks": PREDICTOR,
+    "slices": replace(PREDICTOR, features=SLICES, spread=None),
+    "fourier": Predictor(MAPS["fourier"], rng.normal(size=(7, 2)), np.ones(2)),
+    "rows": Predictor(MAPS["rows"], rng.normal(size=(D, 2)), np.ones(2)),
+    "deviations": Deviations(PREDICTOR),
+    "blend": Blend(Everywhere(D, 2), (MEMBER, MEMBER), CLASSES),
+}
+
+
+@pytest.mark.parametrize("row_maps", [(), (Scale(0.5), UnitNorm())], ids=["stored", "mapped"])
+@pytest.mark.parametrize("name", PREDICTORS)
+def test_predictions_agree_with_numpy(name, row_maps, device):
+    def values(device):
+        x = np.rint(50 * X).astype(np.int16) if row_maps else X
+        chunk = Chunk(x, row_maps=row_maps, block_rows=32, work=Workspace(device=device))
+        return {"f": PREDICTORS[name].values(chunk)}
+
+    both(values, device)
+
+
+@pytest.fixture
+def copies(device, monkeypatch):
+    """Return the shapes of arrays of at least 20 numbers, as they are copied to the device ("up") and back."""
+    seen = {"up": [], "down": []}
+
+    def recorded(copy, shapes):
+        def copied(self, x):
+            out = copy(self, x)
+            if out is not x and np.prod(x.shape) >= 20:
+                shapes.append(tuple(x.shape))
+            return out
+
+        return copied
+
+    monkeypatch.setattr(Device, "array", recorded(Device.array, seen["up"]))
+    monkeypatch.setattr(Device, "to_host", recorded(Device.to_host, seen["down"]))
+    return seen
+
+
+def test_the_rows_of_a_chunk_go_up_once_and_the_sums_of_a_segment_come_down_once(device, copies):
+    features = replace(MAP, shift=SHIFT.copy())  # none of it was copied by another test
+    accumulate(MomentStatistic(features, TARGETS, folds=FOLDS), X, y=LABELS, device=device, cuts=[60])
+    assert copies["up"].count((60, D)) == copies["up"].count((30, D)) == 1
+    # the prepared landmarks once, the shift, and beside them targets and positions of the rows of blocks
+    assert [shape for shape in copies["up"] if M in shape] == [(D + 2, M), (M,)]
+    assert sorted(copies["down"]) == [(4, M), (4, M, 3), (4, M, M)]
+
+
+def test_a_few_columns_of_a_product_go_down_and_up_and_its_sums_come_down_once(device, copies):
+    accumulate(ProductStatistic(MAP, TARGETS, V.copy(), "step"), X, y=LABELS, device=device, block_rows=45)
+    assert copies["down"] == [(45, 9), (45, 9), (M, 9)]
+    assert [shape for shape in copies["up"] if 9 in shape] == [(M, 9), (9, 45), (9, 45)]
+
+
+def test_kept_blocks_stay_on_the_device(device, copies):
+    features, work = KeptMap(MAP), Workspace(device=device, kept_bytes=2**20)
+    first = device.to_host(features.block(Chunk(X, work=work), slice(0, 45))).copy()
+    assert BLOCKS.held_bytes(features.owner) == 45 * M * 8
+    copies["up"].clear()
+    again = features.block(Chunk(X, work=work), slice(0, 45))
+    assert copies["up"] == []
+    assert_array_equal(device.to_host(again), first)
+    BLOCKS.release(features.owner)
+
+
+def test_what_is_copied_once_is_forgotten_with_the_original(device):
+    held, array = len(device._copies), np.arange(3.0)
+    copy = device.once(array)
+    assert device.once(array) is copy
+    assert len(device._copies) == held + 1
+    del array, copy
+    gc.collect()
+    assert len(device._copies) == held
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_are_copied_in_their_dtype_and_back(dtype, device):
+    x = np.arange(12).astype(dtype).reshape(4, 3)[::-1, 1:]
+    x.flags.writeable = False
+    copy = device.array(x)
+    assert dtype_of(copy) == dtype
+    assert_array_equal(device.to_host(copy), x)
+    copy[0, 0] = 1  # is no view of the original
+    assert x[0, 0] == 10
+
+
+def test_a_device_is_named_and_auto_takes_what_there_is():
+    assert device_of("cpu") is HOST
+    with pytest.raises(ConfigError, match=r"expected one of cpu, cuda, auto, found 'gpu'"):
+        device_of("gpu")
+
+
+@pytest.mark.parametrize("library", [None, "a build for the CPU"])
+def test_without_a_gpu_the_error_says_what_is_missing_and_auto_is_the_cpu(library, monkeypatch):
+    device_of.cache_clear()
+    if library is None:
+        monkeypatch.setitem(sys.modules, "array_api_compat.torch", None)
+    else:
+        torch = pytest.importorskip("array_api_compat.torch")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"bigkernel\[gpu\]" if library is None else "finds no GPU"):
+        device_of("cuda")
+    assert device_of("auto") is HOST
+    device_of.cache_clear()
