@@ -317,3 +317,30 @@ def serve(place: Place, rows: int, landmarks: int, rounds: int) -> None:
     with place.bar("rounds") as update:
         result = bench_serve.measure(corpus, landmarks, rounds=rounds, update=update)
     place.tell(result, bench_serve.show)
+
+
+@bench.command(short_help="Check a GPU: limits, equal fits, sweeps.")
+@click.option("--all", "every", is_flag=True, help="Run all steps.")
+@click.option("--step", "steps", multiple=True, help="A step by name; repeat for several. See a run's table.")
+@click.option(
+    "--json", "path", type=click.Path(dir_okay=False, path_type=Path), required=True, help="Where figures go."
+)
+@click.option("--device", default="cuda", show_default=True, help="cuda; or torch, strict: processors, tiny sizes.")
+@click.option("--seconds", default=420.0, show_default=True, help="No step begins later.")
+def gpu(every: bool, steps: tuple[str, ...], path: Path, device: str, seconds: float) -> None:
+    """Check a GPU in minutes: its limits, its fits against those of processors, and sweeps against its limits.
+
+    Products, copies, exp and Cholesky factors come first; then fits of all kernels on both, a million rows, rows like
+    MNIST's with 2,000 and 20,000 landmarks, 20 million predictions, planned against measured memory, and the bits of
+    two runs. Figures are written after every step. Exits with 1 if a step failed or was left out.
+    """
+    from pipelines.bench import gpu as bench_gpu
+
+    if not every and not steps:
+        raise click.UsageError(f"expected --all, or --step with one of {', '.join(bench_gpu.STEPS)}")
+    made: dict[str, Any] = {}
+    for made in bench_gpu.measure(device, path, seconds=seconds, tiny=device != "cuda", steps=steps):
+        bench_gpu.show([*made["steps"]][-1], made)
+    if bad := bench_gpu.wrong(made):
+        click.echo(f"look at: {', '.join(bad)}")
+        raise SystemExit(1)

@@ -9,6 +9,7 @@ from numpy.testing import assert_array_equal
 from pipeline_runs import fits_eighty_columns
 
 from bigkernel import Gaussian, KernelRidgeClassifier
+from pipelines.bench import gpu as bench_gpu
 from pipelines.bench import gram as bench_gram
 from pipelines.bench import numbers as bench_numbers
 from pipelines.bench import pictures
@@ -83,6 +84,30 @@ def test_a_silently_wrong_cell_fails_the_command(where, monkeypatch):
     assert "SILENT" in result.stdout
     assert "1 of 1 silently wrong" in result.stdout
     fits_eighty_columns(result.stdout)
+
+
+@pytest.mark.parametrize("device", ["cpu", "strict"])
+def test_all_checks_of_a_gpu_run_at_tiny_sizes_on_processors(device, tmp_path, monkeypatch):
+    if device == "strict":
+        pytest.importorskip("array_api_strict")
+    file = tmp_path / "figures.json"
+    text = run("gpu", "--all", "--device", device, "--json", file)
+    made = json.loads(file.read_text())
+    assert [*made["steps"]] == [*bench_gpu.STEPS]
+    assert made["device"].startswith(device)
+    assert bench_gpu.wrong(made) == []
+    fits_eighty_columns(text)
+    swept = made["steps"]["sweeps"]["m = 40"]
+    assert swept["of the limit"] == pytest.approx(swept["limit, s"] / swept["sweep, s"])
+    assert set(made["steps"]["bits"].values()) == {"same"}
+    monkeypatch.setitem(bench_gpu.STEPS, "bits", lambda _: {"fit": "DIFFERENT"})
+    monkeypatch.setitem(bench_gpu.STEPS, "factors", lambda _: 1 / 0)
+    options = ["--step", "bits", "--step", "factors", "--device", device, "--json", str(file)]
+    result = CliRunner().invoke(bench, ["gpu", *options])
+    assert (result.exit_code, result.output.splitlines()[-1]) == (1, "look at: factors, bits")
+    assert "ZeroDivisionError" in json.loads(file.read_text())["steps"]["factors"]["FAILED"]
+    late = [*bench_gpu.measure(device, file, seconds=0.0, tiny=True)][-1]
+    assert "left out" in late["steps"]["predictions"]
 
 
 @pytest.mark.slow
