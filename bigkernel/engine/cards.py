@@ -125,10 +125,11 @@ def on_device(config: Settings, footprint: Footprint, row_bytes: int) -> Setting
     if config.device == CPU:
         return config
     chosen = {"block_rows": min(MOST_ROWS, max(FEWEST_ROWS, BLOCK_BYTES // max(1, row_bytes)))}
-    if footprint.width:  # what is written, as predictions are, keeps its chunks
-        chosen |= {"chunk_bytes": STEP_BYTES, "segment_rows": SEGMENT_ROWS, "min_segments": 1}
-    unset = [name for name in chosen if getattr(config, name) == DEFAULTS[name.replace("_", "-")]]
-    return replace(config, **{name: chosen[name] for name in unset})  # type: ignore[arg-type]
+    steps = {"chunk_bytes": STEP_BYTES, "segment_rows": SEGMENT_ROWS, "min_segments": 1}
+    unset = {name for name in (*chosen, *steps) if getattr(config, name) == DEFAULTS[name.replace("_", "-")]}
+    if footprint.width and unset >= {*steps}:  # what is written, as predictions are, keeps its chunks
+        chosen |= steps
+    return replace(config, **{name: chosen[name] for name in chosen if name in unset})  # type: ignore[arg-type]
 
 
 def needed_bytes(steps: Plan, share: float = 1.0) -> int:
