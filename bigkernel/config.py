@@ -58,8 +58,7 @@ _RANGES = {one.name: one.metadata["range"] for one in fields(Settings) if one.me
 
 # those of the driver, in a task that runs a job of its own
 given_settings: ContextVar[Settings | None] = ContextVar("bigkernel_settings", default=None)
-# that of `executing`, which belongs to a block of code and to no estimator
-given_device: ContextVar[str | None] = ContextVar("bigkernel_device", default=None)
+given_device: ContextVar[str | None] = ContextVar("bigkernel_device", default=None)  # by `executing`, for its block
 
 
 def settings(**overrides: int | str | None) -> Settings:

@@ -132,8 +132,7 @@ run_options = together(
     click.option("--run", type=click.Path(file_okay=False), help="Directory that keeps finished work, for --resume."),
     click.option("--resume", is_flag=True, help="Continue the same job in --run."),
 )
-DEVICES = ("cpu", "cuda", "auto")
-_TLS = "Certificates created by `bigkernel certs`, for a local cluster or a tls:// address."
+_TLS = "Certificates (`bigkernel certs`), for local or tls://."
 _cluster_options = together(
     click.option(
         "--cluster",
@@ -155,8 +154,9 @@ _cluster_options = together(
     click.option("--tls", type=click.Path(file_okay=False), help=_TLS),
     click.option(
         "--device",
-        type=click.Choice(DEVICES),
-        help="What computes blocks: cpu, cuda (a GPU), or auto: a GPU where there is one.  [default: cpu]",
+        type=click.Choice(("cpu", "cuda", "auto")),
+        metavar="NAME",
+        help="Computes blocks: cpu, cuda (a GPU) or auto.  [cpu]",
     ),
 )
 

@@ -19,7 +19,7 @@ from bigkernel.errors import ConfigError, PlanTooLargeError
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.given import Pairwise, Precomputed
 from bigkernel.streaming.devices import Device, device_of
-from bigkernel.streaming.plan import Footprint, Plan
+from bigkernel.streaming.plan import Plan
 
 CPU = "cpu"
 BLOCK_BYTES = 2**29  # of a block on a device, whose products are then as fast as larger ones
@@ -117,17 +117,17 @@ def common_card(name: str, cards: Mapping[str, Card]) -> Card:
 # -- what a sweep needs of it ------------------------------------------------------------------------------------------
 
 
-def on_device(config: Settings, footprint: Footprint, row_bytes: int) -> Settings:
+def on_device(config: Settings, row_bytes: int, *, writes: bool) -> Settings:
     """Return the settings of a sweep on a device, by the bytes of a row of its blocks, never by the memory of a card.
 
-    Those that nobody set become large blocks and steps, and few long segments.
+    Those that nobody set become large blocks and steps, and few long segments; what `writes` chunks keeps these.
     """
     if config.device == CPU:
         return config
     chosen = {"block_rows": min(MOST_ROWS, max(FEWEST_ROWS, BLOCK_BYTES // max(1, row_bytes)))}
     steps = {"chunk_bytes": STEP_BYTES, "segment_rows": SEGMENT_ROWS, "min_segments": 1}
     unset = {name for name in (*chosen, *steps) if getattr(config, name) == DEFAULTS[name.replace("_", "-")]}
-    if footprint.width and unset >= {*steps}:  # what is written, as predictions are, keeps its chunks
+    if not writes and unset >= {*steps}:
         chosen |= steps
     return replace(config, **{name: chosen[name] for name in chosen if name in unset})  # type: ignore[arg-type]
 
@@ -173,10 +173,7 @@ def refuse_kernels(statistic: object, device: str) -> None:
 
 @contextmanager
 def limited(name: str, most_bytes: int, what: str) -> Iterator[None]:
-    """Let a device give the block of code so much memory, as planned, and no more.
-
-    `PlanTooLargeError` for `what`: it has no memory left, by this limit or as others use it.
-    """
+    """Let a device give the block of code so much memory, as planned; `PlanTooLargeError` for `what` if none is left."""
     device = device_of(name)
     device.limit(most_bytes)
     try:

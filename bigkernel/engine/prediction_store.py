@@ -14,6 +14,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import zarr
@@ -40,6 +41,7 @@ WHAT = "predict"  # the name of the sweep that writes them
 class StoreWriter(Statistic):
     """Base of the statistics that write f of every chunk to the store at `path`; accumulates the number of rows."""
 
+    writes: ClassVar[bool] = True
     predictor: AnyPredictor | Deviations
     path: str = field(metadata=NOT_COMPARED)
     chunk_rows: int  # most rows of a chunk

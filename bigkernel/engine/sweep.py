@@ -353,7 +353,7 @@ def plan_sweep(rows: Rows, statistic: Statistic, config: Settings | None = None)
     refuse_kernels(statistic, config.device)
     footprint = statistic.footprint(1)
     row_bytes = statistic.footprint(2).work_bytes - footprint.work_bytes
-    config = on_device(config, footprint, row_bytes)
+    config = on_device(config, row_bytes, writes=statistic.writes)
     bounds = rows.bounds(config)
     block_rows = min(config.block_rows, max((b - a for a, b in pairwise(bounds)), default=1))  # none is of two chunks
     footprint = statistic.footprint(block_rows if config.device == CPU else 1)

@@ -35,6 +35,7 @@ class Statistic(ABC):
     """
 
     prepares: ClassVar[bool] = False  # whether it takes little time beside the sweep that follows, which a pilot times
+    writes: ClassVar[bool] = False  # whether it writes whole chunks of rows
 
     @abstractmethod
     def shapes(self) -> Shapes:

@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 
 from bigkernel import write_corpus
+from bigkernel.config import settings
+from bigkernel.engine import cards
+from bigkernel.engine.cards import Card
+from bigkernel.streaming.devices import device_of
 from bigkernel.streaming.plan import Plan
 
 N, D = 12_000, 12
@@ -129,3 +133,36 @@ def test_a_plan_on_workers_is_refused_in_the_words_of_the_fit(corpus, cluster, m
     assert [word for word in planned if word.isalpha()] == [word for word in fitted if word.isalpha()]
     needed = [int(words[words.index("needs") + 1]) for words in (planned, fitted)]
     assert needed[0] == pytest.approx(needed[1], rel=0.05)  # but for what the workers have kept
+
+
+def test_a_plan_for_a_gpu_needs_none_and_tells_its_memory(corpus, planned, run):
+    figures = planned(corpus, "--landmarks", 50, "--no-time", "--device", "cuda")
+    assert figures["device_bytes"] > 1_500_000_000 + 12 * 12_000 * 50
+    assert figures["block_rows"] == 65_536
+    assert "device_bytes" not in planned(corpus, "--landmarks", 50, "--no-time")
+    assert "device bytes" in run("plan", corpus, "--landmarks", 50, "--no-time", "--device", "cuda").stdout
+
+
+def test_a_plan_that_does_not_fit_on_the_gpu_here_is_refused(corpus, monkeypatch, run):
+    few = Card("cuda", "A small one", total=2 * 10**9, free=2 * 10**9)
+    monkeypatch.setattr(cards, "find_card", lambda name: few)
+    options = ["--no-time", "--device", "cuda", "--landmarks"]
+    run("plan", corpus, *options, 50)
+    refused = run("plan", corpus, *options, 9000, "--solver", "direct", code=4).stderr
+    assert "of A small one, which has 2.0 of 2.0 GB free: use at most about" in refused
+
+
+@pytest.mark.parametrize("command", ["fit", "tune", "predict", "score", "plan"])
+def test_a_device_that_is_not_there_ends_a_command(corpus, monkeypatch, run, command):
+    monkeypatch.setitem(sys.modules, "array_api_compat.torch", None)
+    device_of.cache_clear()
+    run("fit", corpus, "one.model", "--landmarks", 20, "--device", "auto")
+    given = {
+        "fit": [corpus, "m"],
+        "tune": [corpus, "--sigma", 1, "--out", "tuned"],
+        "plan": [corpus, "--landmarks", 20],
+        "predict": ["one.model", corpus, "p"],
+        "score": ["one.model", corpus],
+    }[command]
+    assert "is not installed; pip install 'bigkernel[gpu]'" in run(command, *given, "--device", "cuda", code=8).stderr
+    assert settings().device == "cpu"
