@@ -173,7 +173,7 @@ def refuse_kernels(statistic: object, device: str) -> None:
 
 @contextmanager
 def limited(name: str, most_bytes: int, what: str) -> Iterator[None]:
-    """Let a device give the block of code so much memory, as planned; `PlanTooLargeError` for `what` if none is left."""
+    """Let a device give the block so much memory, as planned; `PlanTooLargeError` for `what` if there is none left."""
     device = device_of(name)
     device.limit(most_bytes)
     try:

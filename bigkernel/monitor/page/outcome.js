@@ -285,10 +285,12 @@ function metric({ features, importances, rounds, image, count: all }) {
 }
 
 function plan(job) {
-  const header = ["sweep", "state", "rows", "segments", "arithmetic", "read", "memory", "time", "rate", "workers",
-    "incidents"];
+  const onGpu = job.sweeps.some((sweep) => sweep.plan.device_bytes);
+  const header = ["sweep", "state", "rows", "segments", "arithmetic", "read", "memory", ...(onGpu ? ["GPU memory"] : []),
+    "time", "rate", "workers", "incidents"];
   const lines = job.sweeps.map((sweep) => {
-    const peak = Math.max(0, ...Object.values(sweep.workers).map((worker) => worker.peak_bytes));
+    const highest = (name) => Math.max(0, ...Object.values(sweep.workers).map((worker) => worker[name] ?? 0));
+    const peak = highest("peak_bytes"), ofGpu = highest("device_peak_bytes"), plannedThere = sweep.plan.device_bytes;
     const rows = rowsDone(sweep), planned = sweep.planned_bytes, resumed = sweep.resumed.length;
     const incidents = Object.entries(sweep.incidents)
       .map(([kind, times]) => `${count(times)} ${INCIDENTS[kind] ?? kind}`);
@@ -302,13 +304,16 @@ function plan(job) {
       size(sweep.plan.bytes_read),
       { label: peak ? size(peak) : MISSING, note: planned ? `of ${size(planned)}` : "", off: 0 < planned
         && planned < peak },
+      ...(onGpu ? [{ label: ofGpu ? size(ofGpu) : MISSING, note: plannedThere ? `of ${size(plannedThere)}` : "",
+        off: 0 < plannedThere && plannedThere + (sweep.plan.kept_bytes ?? 0) < ofGpu }] : []),
       duration(sweep.elapsed_seconds),
       rate(sweep.flops_per_second),
       count(Object.keys(sweep.workers).length),
       incidents.join(", ") || MISSING,
     ];
   });
-  return [text("h2", "Sweeps"), table(header, lines, 12), note("memory: highest peak of a worker process, and the plan")];
+  return [text("h2", "Sweeps"), table(header, lines, 12), note(`memory: highest peak of a worker process, and the plan${
+    onGpu ? "; GPU memory: of arrays of a process, and the plan without kept blocks" : ""}`)];
 }
 
 function repeat(run) {

@@ -387,9 +387,11 @@ function memory(sweep) {
     .filter((mark) => mark.value > 0);
   const lost = names.filter((name) => sweep.workers[name]?.lost).length, first = names.slice(0, 400);
   const labels = first.map((name) => {
-    const { segments = 0, kept_bytes: kept = 0, running = [], lost: gone = false } = sweep.workers[name] ?? {}, now = state.workers?.[name];
+    const { segments = 0, kept_bytes: kept = 0, running = [], lost: gone = false, device, device_peak_bytes: onGpu = 0 }
+      = sweep.workers[name] ?? {}, now = state.workers?.[name];
     const doing = running.length ? "busy" : gone ? "lost" : now?.status ?? "";
-    const details = [`peak ${size(peak(name))}`, kept && `${size(kept)} of it kept blocks`, `${count(segments)} segments`, doing];
+    const details = [`peak ${size(peak(name))}`, kept && `${size(kept)} of it kept blocks`,
+      onGpu && `peak on ${device} ${size(onGpu)}`, `${count(segments)} segments`, doing];
     return `${name}: ${details.filter(Boolean).join(", ")}`;
   });
   const keys = [key("accent", "peak of a worker"), ...marks.map((mark) => key(mark.role,
