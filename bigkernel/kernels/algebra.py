@@ -48,6 +48,7 @@ class Kernel:
     leaves: ClassVar[int] = 1  # number of simple kernels in it, hence of matrix products per block
     kinked: ClassVar[bool] = False  # the slope in ‖x−z‖² is infinite at 0: the square root of its rounding counts
     of_distance: ClassVar[bool] = True  # a function of ‖x−z‖
+    portable: ClassVar[bool] = True  # whether a device can compute it
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
         """Return the bytes that `bind` takes for m landmarks of d features, with the buffers of blocks.
@@ -425,6 +426,10 @@ class _Composite(Kernel):
     @property
     def leaves(self) -> int:  # type: ignore[override]
         return sum(term.leaves for term in self.terms)
+
+    @property
+    def portable(self) -> bool:  # type: ignore[override]
+        return all(term.portable for term in self.terms)
 
     @property
     def kinked(self) -> bool:  # type: ignore[override]

@@ -20,7 +20,8 @@ from scipy import linalg
 from scipy.linalg import cython_blas, cython_lapack
 
 from bigkernel.arrays import Array
-from bigkernel.streaming.devices import NUMPY
+from bigkernel.kernels import on_device
+from bigkernel.streaming.devices import HOST, NUMPY
 
 WIDE = 8192  # most columns that are processed without panels
 PANEL = 1024
@@ -149,6 +150,11 @@ def cholesky(A: Array, *, lower: bool) -> int:
     the order of the leading minor that is not positive; A is undefined then.
     """
     L = A if lower else A.T
+    if on_device.device_for(len(L)) is not HOST:
+        factor = on_device.cholesky(L)
+        if factor is not None:
+            write_lower(L, factor)
+        return int(factor is None)
     if len(L) <= WIDE:
         (potrf,) = linalg.get_lapack_funcs(("potrf",), (L,))
         own, low = (L, 1) if L.flags.f_contiguous else (L.T, 0)
@@ -186,6 +192,14 @@ def times_transposed(A: Array) -> None:
         panel[: j - i] = np.tril(panel[: j - i])
         A[i:j, :i] = panel.T @ A[i:, :i]
         _write_lower(A[i:j, i:j], panel.T @ panel)
+
+
+def write_lower(A: Array, values: Array) -> None:
+    """Write the lower triangle of `values` into that of A, (m, m) each."""
+    for i in range(0, len(A), PANEL):
+        j = min(i + PANEL, len(A))
+        A[j:, i:j] = values[j:, i:j]
+        _write_lower(A[i:j, i:j], values[i:j, i:j])
 
 
 def _write_lower(corner: Array, values: Array) -> None:

@@ -19,13 +19,14 @@ import hashlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from scipy import linalg
 
 from bigkernel.arrays import Array
 from bigkernel.errors import AccuracyWarning, RankDeficiencyWarning
-from bigkernel.kernels import blas
+from bigkernel.kernels import blas, on_device
 from bigkernel.kernels.blas import mirror
 
 PROMISE = 1e-3  # largest error of predictions, relative to their norm, without a warning
@@ -54,6 +55,11 @@ class Upper:
 
     def __matmul__(self, C: Array) -> Array:
         """Compute KC, (m, c)."""
+        if (own := on_device.placed(self.array)) is not None:
+            half = partial(on_device.times_triangle, own, lower=False, strict=True)
+            return np.asarray(
+                self.diagonal[:, None] * C + on_device.of_columns(lambda C: half(C) + half(C, transposed=True), C)
+            )
         # the strict upper triangle, as a triangle of order m − 1 in the columns from the second on
         above, out = self.array[:, 1:], np.asarray(self.diagonal[:, None] * C)
         if len(self) > 1:
@@ -112,6 +118,8 @@ def times_triangle(A: Array, C: Array, *, lower: bool, transposed: bool = False)
 
     The last row of an A (r + 1, r) is not read.
     """
+    if (own := on_device.placed(A)) is not None:
+        return on_device.of_columns(partial(on_device.times_triangle, own, lower=lower, transposed=transposed), C)
     if C.shape[1] == 1 and len(A) == len(C):
         (trmv,) = linalg.get_blas_funcs(("trmv",), (A, C))
         return np.asarray(trmv(A, C[:, 0], lower=int(lower), trans=int(transposed)))[:, None]
@@ -121,6 +129,9 @@ def times_triangle(A: Array, C: Array, *, lower: bool, transposed: bool = False)
 
 def solve_factored(factor: Array, C: Array, *, lower: bool) -> Array:
     """Compute A⁻¹C (r, c) from the Cholesky factor of A = LLᵀ, or A = RᵀR, in one triangle of `factor`."""
+    if (own := on_device.placed(factor)) is not None:
+        solve = partial(on_device.solve_triangle, own, lower=lower)
+        return on_device.of_columns(lambda C: solve(solve(C, transposed=not lower), transposed=lower), C)
     if C.shape[1] != 1:
         return np.asarray(linalg.cho_solve((factor, lower), C, check_finite=False))
     # LAPACK's routine for many columns has a third of the speed for a single one
@@ -129,9 +140,13 @@ def solve_factored(factor: Array, C: Array, *, lower: bool) -> Array:
     return np.asarray(C)
 
 
-def solve_lower(factor: Array | None, right: Array) -> Array:
-    """Compute L⁻¹C (r, c) of a lower triangular L (r, r)."""
-    return np.asarray(linalg.solve_triangular(factor, right, lower=True, check_finite=False))
+def solve_lower(factor: Array, right: Array, *, transposed: bool = False) -> Array:
+    """Compute L⁻¹C or L⁻ᵀC, (r,) or (r, c), of a lower triangular L (r, r)."""
+    if (own := on_device.placed(factor)) is not None:
+        solve = partial(on_device.solve_triangle, own, lower=True, transposed=transposed)
+        return on_device.of_columns(solve, right.reshape(len(right), -1)).reshape(right.shape)
+    trans = "T" if transposed else "N"
+    return np.asarray(linalg.solve_triangular(factor, right, lower=True, trans=trans, check_finite=False))
 
 
 def probes(size: int, count: int = PROBES) -> Array:

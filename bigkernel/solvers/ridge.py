@@ -46,7 +46,7 @@ from scipy import linalg
 
 from bigkernel.arrays import Array, Index
 from bigkernel.errors import ConfigError, DataError
-from bigkernel.kernels import blas
+from bigkernel.kernels import blas, on_device
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import (
     PENALTY_LOST,
@@ -556,7 +556,11 @@ class WhitenedGram:
     def of_landmarks(self, B: Array) -> Array:
         """Compute GB of coefficients B over the landmarks, (p, c)."""
         G, s, n = self.moments.G, self.moments.s, self.moments.n
-        out: Array = (B.T @ G).T - np.outer(s, (s @ B) / n)  # G is symmetric; BLAS is twice as fast this way
+        if (own := on_device.placed(G)) is not None:
+            product = on_device.of_columns(lambda B: own @ B, B)
+        else:
+            product = (B.T @ G).T  # G is symmetric; BLAS is twice as fast this way
+        out: Array = product - np.outer(s, (s @ B) / n)
         return out if self.mean is None else out + np.outer(self.mean, n * (self.mean @ B))
 
     def penalised_times(self, alpha: float, B: Array) -> Array:
@@ -623,7 +627,7 @@ def factorize_unrotated(gram: WhitenedGram, alpha: float) -> UnrotatedFactor | N
     factor = UnrotatedFactor(gram, M.T)
     # g = M⁻¹μ and 1/n + μᵀg, which take M to moments about 0
     if gram.mean is not None:
-        along = solve_factored(M.T, gram.mean[:, None], lower=False)[:, 0]
+        along = solve_factored(factor.upper, gram.mean[:, None], lower=False)[:, 0]
         factor = replace(factor, along=along, pivot=float(1 / n + gram.mean @ along))
     # an eigenvalue of H far below α is rounding
     least = residuals.smallest_eigenvalue(factor.solve, len(G))

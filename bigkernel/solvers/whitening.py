@@ -15,7 +15,8 @@ import numpy as np
 from scipy import linalg
 
 from bigkernel.arrays import Array
-from bigkernel.kernels import positive_definite
+from bigkernel.kernels import on_device, positive_definite
+from bigkernel.kernels.blas import write_lower
 from bigkernel.solvers import residuals
 from bigkernel.solvers.residuals import (
     SolveDiagnostics,
@@ -27,6 +28,7 @@ from bigkernel.solvers.residuals import (
     times_triangle,
 )
 from bigkernel.statistics.moments import Moments
+from bigkernel.streaming.devices import HOST
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Whitening:
         if self.factor is None:
             return w
         out = np.zeros((self.width, *w.shape[1:]))
-        out[self.pivots] = linalg.solve_triangular(self.factor, w, lower=True, trans="T", check_finite=False)
+        out[self.pivots] = solve_lower(self.factor, w, transposed=True)
         return out
 
     def weights(self, B: Array) -> Array:
@@ -124,8 +126,14 @@ def whiten(
     factor = core if core.flags.f_contiguous else core.T
     factor = factor if overwrite and factor.flags.f_contiguous else np.array(factor, order="F")
     above = Upper(factor, np.diagonal(core).copy())
-    factor, pivots, rank, _ = linalg.lapack.dpstrf(factor, tol=tolerance, lower=1, overwrite_a=1)
-    pivots = pivots.astype(np.int64) - 1
+    # a device factors without pivots, which suffices where all of them are above the tolerance
+    unpivoted = None if on_device.device_for(m) is HOST else on_device.cholesky(factor, tolerance)
+    if unpivoted is not None:
+        write_lower(factor, unpivoted)
+        pivots, rank = np.arange(m), m
+    else:
+        factor, pivots, rank, _ = linalg.lapack.dpstrf(factor, tol=tolerance, lower=1, overwrite_a=1)
+        pivots = pivots.astype(np.int64) - 1
     kept = pivots[:rank]
     if rank < m:
         lost = pivots[rank:]

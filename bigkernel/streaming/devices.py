@@ -44,6 +44,8 @@ class Device:
         """Copy an array of the host to the device, of the same dtype; the host's device returns it as it is."""
         if self.host is None:
             return x
+        if x.ndim == 2 and x.flags.f_contiguous and not x.flags.c_contiguous:
+            return self.array(x.T).T  # in its order
         copy: Array = self.xp.asarray(np.ascontiguousarray(x), device=self.place, copy=True)
         return copy
 

@@ -7,6 +7,7 @@ from sklearn.base import clone
 
 import bigkernel as bk
 from bigkernel.estimators import base
+from bigkernel.kernels import on_device
 
 rng = np.random.default_rng(31)
 N, D, M = 150, 4, 12
@@ -35,6 +36,7 @@ CASES = {
     "jda": (bk.JDA(n_components=4, alpha=0.5, n_rounds=2, **GIVEN), CODES),
     "artl": (bk.ARTLClassifier(sharpness=4.0, n_rounds=2, **GIVEN), CODES),
     "ridge": (bk.Ridge(2.0), y),
+    "exact": (bk.KernelRidge(bk.Gaussian(2.0), alpha=0.1), y),
     "qr": (bk.KernelRidge(alpha=1e-13, **{**GIVEN, "kernel": bk.Gaussian(20.0)}), y),
 }
 # float32 sums against those in float64; a solution that rounding moves further than its own error
@@ -64,6 +66,22 @@ def test_fits_agree_with_numpy(name, device, monkeypatch):
     tolerance = TOLERANCES.get(name, 1e-12)
     for own, other in zip(found, expected, strict=True):
         assert_allclose(own, other, rtol=0, atol=tolerance * np.abs(other).max())
+
+
+SOLVED = ["krr", "krr folds", "krr gcv", "krr cg", "calibrated", "sssl", "xnv", "dica", "artl", "qr"]
+
+
+@pytest.mark.parametrize("name", [*SOLVED, "exact"])
+def test_solves_on_a_device_agree_with_lapack(name, device, monkeypatch):
+    expected = outcome(name)
+    monkeypatch.setattr(on_device, "DEVICE_ORDER", 8)
+    factored, cholesky = [], on_device.cholesky
+    monkeypatch.setattr(on_device, "cholesky", lambda A, *least: factored.append(len(A)) or cholesky(A, *least))
+    with bk.executing(device=device.name):
+        found = outcome(name)
+    assert factored
+    for own, other in zip(found, expected, strict=True):
+        assert_allclose(own, other, rtol=0, atol=TOLERANCES.get(name, 1e-11) * np.abs(other).max())
 
 
 @pytest.mark.parametrize("name", SEARCHES)

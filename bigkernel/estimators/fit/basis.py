@@ -46,6 +46,7 @@ from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.feature_maps import FeatureMap, LandmarkFamily, LandmarkMap, centre_of
 from bigkernel.kernels.given import Precomputed
 from bigkernel.kernels.landmarks import Ids
+from bigkernel.kernels.on_device import device_for, solving_on
 from bigkernel.kernels.random_fourier import FourierMap
 from bigkernel.kernels.threads import one_thread
 from bigkernel.solvers import residuals
@@ -106,8 +107,12 @@ class LandmarkBasis(ColumnMap):
         return centre_of(self.kernel, self.landmarks, self.dtype)
 
     def core(self) -> Array:
-        """Compute K_mm."""
-        return self.kernel(self.landmarks)
+        """Compute K_mm, many landmarks on the device of a solve."""
+        device, Z = device_for(self.width), self.landmarks
+        if device is HOST or not self.kernel.portable:
+            return self.kernel(Z)
+        values = device.moved(self.kernel.bind(Z)).values(device.array(np.asarray(Z, np.float64)), len(Z))
+        return device.to_host((values + values.T) / 2)
 
     def core_rows(self, rows: Index, columns: Index = slice(None)) -> Array:
         """Compute some rows of K_mm, or of some of its columns, (b, m)."""
@@ -117,7 +122,8 @@ class LandmarkBasis(ColumnMap):
         if not solves:
             return replace(self, dtype="float64").whitening()
         eps, name, diagnostics = float(np.finfo(self.dtype).eps), self.kernel.name, diagnostics or SolveDiagnostics()
-        return whiten(self.core(), eps=eps, kernel=name, diagnostics=diagnostics, overwrite=True)
+        with solving_on(device_here):
+            return whiten(self.core(), eps=eps, kernel=name, diagnostics=diagnostics, overwrite=True)
 
     def predicting(self, features: FeatureMap) -> FeatureMap:
         if self.views == 1:

@@ -18,10 +18,12 @@ from sklearn.utils._param_validation import Interval, InvalidParameterError, Str
 
 from bigkernel.arrays import Array
 from bigkernel.engine.rows import Rows
+from bigkernel.engine.sweep import device_here
 from bigkernel.errors import BigKernelError, ColumnScaleWarning, ConfigError, DataError, PlanTooLargeError
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.functions import KERNELS, SCALES
 from bigkernel.kernels.given import PAIRWISE, Precomputed
+from bigkernel.kernels.on_device import solving_on
 from bigkernel.solvers.ridge import require_alpha
 
 EXACT_BYTES = 2**33  # of the n×n matrix of the exact form
@@ -178,10 +180,10 @@ class Solver(Protocol):
 def solving(method: Solver) -> Iterator[None]:
     """Turn a factorisation that breaks down within the block into a `DataError` with advice.
 
-    Wrap solves alone: a `ValueError` of a row source must arrive as itself.
+    A device works on its large matrices. Wrap solves alone: a `ValueError` of a row source must arrive as itself.
     """
     try:
-        with np.errstate(all="ignore"):  # `finite` checks the result
+        with np.errstate(all="ignore"), solving_on(device_here):  # `finite` checks the result
             yield
     except BigKernelError:
         raise
