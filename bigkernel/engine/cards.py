@@ -140,17 +140,18 @@ def needed_bytes(steps: Plan, share: float = 1.0) -> int:
     rows = steps.block_rows if share == 1 else max(steps.block_rows, min(MOST_ROWS, BLOCK_BYTES // max(1, row_bytes)))
     # Φ, and wide for sums in float64; Z
     block = min(rows, steps.chunk_rows) * (row_bytes + 8 * m * (itemsize == 4)) + m * (steps.n_features + 2) * itemsize
-    # Σ BᵀB, and of a panel of m/8 columns; the core, G + αK, and its factor
-    sums = int(share**2 * steps.partial_bytes) + m * m * bool(steps.width)
-    solve = 3 * 8 * m * m if steps.width and m >= SOLVED else 0
-    return block + steps.chunk_bytes + sums + solve + CONTEXT_BYTES
+    # Σ BᵀB, and of a panel of m/8 columns; BᵀB of some rows, or later the core, G + αK and its factor
+    sums = int(share**2 * steps.partial_bytes)
+    beside = 3 * 8 * m * m if steps.width and m >= SOLVED else sums
+    return block + steps.chunk_bytes + sums + m * m * bool(steps.width) + beside + CONTEXT_BYTES
 
 
 def check_card(steps: Plan, card: Card) -> None:
     """Raise `PlanTooLargeError` with the landmarks that would fit, unless a sweep fits into the memory of a card."""
     if not card.total or steps.device_bytes <= card.free:
         return
-    most = next((percent for percent in range(99, 0, -1) if needed_bytes(steps, percent / 100) <= card.free), 0)
+    room = card.free * 99 // 100  # some columns of a block are not of landmarks
+    most = next((percent for percent in range(99, 0, -1) if needed_bytes(steps, percent / 100) <= room), 0)
     count = f", {steps.width * most // 100:,}" if steps.width else ""
     advice = f"use at most about {most}% of the landmarks{count}" if most else "use another device"
     raise PlanTooLargeError(
