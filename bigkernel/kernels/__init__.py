@@ -1,7 +1,7 @@
 """From rows to a block of k(x, z): kernel functions, blocks, feature maps, landmarks.
 
-blas : BLAS and LAPACK beyond SciPy's wrappers
 on_device : operations on large matrices of a solve that a device does
+blas : BLAS and LAPACK beyond SciPy's wrappers
 threads : one thread of BLAS where blocks are computed side by side
 algebra : the base class of kernels, and what is made of several
 given : kernels that are computed elsewhere
