@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 place=${1:-$(mktemp -d)}
 python3.11 -m venv "$place"
 "$place/bin/pip" install --quiet uv
-extras=(--extra plots --extra dashboard --extra metrics --extra maps --extra data --extra s3 --extra ssh --extra slurm --extra tls)
+extras=(--extra plots --extra dashboard --extra metrics --extra maps --extra data --extra s3 --extra ssh --extra slurm --extra tls --extra onnx)
 "$place/bin/uv" pip compile --quiet --python-version 3.11 --resolution lowest-direct "${extras[@]}" pyproject.toml \
   --output-file "$place/oldest.txt" >/dev/null
 "$place/bin/uv" pip install --quiet --python "$place/bin/python" -r "$place/oldest.txt" -e . pytest pytest-timeout \

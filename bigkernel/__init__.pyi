@@ -56,6 +56,7 @@ from .kernels.functions import Polynomial as Polynomial
 from .kernels.functions import Sigmoid as Sigmoid
 from .kernels.given import Pairwise as Pairwise
 from .kernels.positive_definite import check_positive_definite as check_positive_definite
+from .models.onnx_graph import to_onnx as to_onnx
 from .models.predictor import Predictor as Predictor
 from .search.domain_scoring import DomainScorer as DomainScorer
 from .search.sweep_search import SweepSearchCV as SweepSearchCV

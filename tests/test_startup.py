@@ -24,7 +24,7 @@ from bigkernel.kernels.functions import KERNELS, Gaussian
 from bigkernel.statistics.domain_cells import Cells, cell_targets
 from bigkernel.statistics.moments import MomentStatistic, Targets
 
-HEAVY = ("dask.array", "dask_ml", "numba", "pandas", "pyarrow", "sklearn", "sparse")
+HEAVY = ("dask.array", "dask_ml", "numba", "onnx", "pandas", "pyarrow", "sklearn", "sparse")
 LOADED = f"print(*sorted({{*sys.modules}} & {{*{HEAVY}}}))"
 
 

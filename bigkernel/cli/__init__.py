@@ -10,7 +10,7 @@ describe : estimators and grids from options
 model_options : options of a model
 runs : the commands `watch` and `report`
 ingest : the command `ingest`
-models : the commands `fit`, `predict` and `score`
+models : the commands `fit`, `predict`, `score` and `export`
 plan : the command `plan`
 tune : the command `tune`
 """
@@ -42,6 +42,7 @@ COMMANDS = {
     "fit": ("models", "Fit a model to a corpus and save it."),
     "predict": ("models", "Predict every row of a corpus, chunk by chunk."),
     "score": ("models", "Score a model on labelled rows."),
+    "export": ("models", "Write a model as an ONNX graph."),
     "watch": ("runs", "Follow a job from another terminal."),
     "report": ("runs", "Write the report page of a run again."),
     "certs": ("certs", "Make the certificates of an encrypted cluster."),

@@ -297,6 +297,30 @@ def predict(
 
 @click.command()
 @click.argument("model", type=click.Path())
+@click.argument("file", type=click.Path())
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", help="Of rows and numbers.")
+@shared.overwrite_option
+@shared.json_option
+def export(model: str, file: str, dtype: Any, overwrite: bool, as_json: bool) -> None:
+    """Write MODEL as an ONNX graph to FILE, for other languages and runtimes.
+
+    \b
+    bigkernel export digits.model digits.onnx
+
+    FILE takes rows X in batches of any size, and gives numbers as variable, classes as label, with probabilities or
+    scores. In Python: onnxruntime.InferenceSession("digits.onnx").run(None, {"X": rows.astype("float32")}).
+
+    The metadata of FILE are a card of the model, which is also printed. Its line rounding says how far float32 moves
+    predictions, as a share of their spread; above 0.001 there is a warning: take --dtype float64.
+    """
+    from bigkernel.models.onnx_graph import to_onnx
+
+    made = to_onnx(model, file, dtype=dtype, overwrite=overwrite)
+    show({line.key: line.value for line in made.metadata_props}, as_json=as_json, title=file)
+
+
+@click.command()
+@click.argument("model", type=click.Path())
 @click.argument("corpus", type=click.Path())
 @shared.bad_rows_option
 @shared.cluster_options

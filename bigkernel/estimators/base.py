@@ -405,6 +405,8 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         if isinstance(fit, MomentFit):
             report |= {"rows": int(fit.statistics["rows"].sum())}
             report |= {} if fit.r_factor is None else {"sums": "qr"}
+        else:
+            report |= {"rows": fit.basis.width if isinstance(fit, ExactFit) else fit.rows}
         if not isinstance(fit, ExactFit):
             report |= {"sweep": dict(fit.sweep)}
         return report
@@ -463,6 +465,14 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         logits = fit.calibration is not None or isinstance(fit.solution, LogisticSolution)
         weights = None if fit.calibration is None else fit.calibration.log_weights
         return Predictor(self._features(), *self._coefficients(), classes, logits, weights)
+
+    def _figures(self) -> dict[str, object]:
+        """Return what a file says of the fit: estimator, rows, penalty, estimated error; a blend says it of members."""
+        if isinstance(cast(object, self._fitted), BlendFit):
+            return {"estimator": type(self).__name__}
+        report = self._report(self._require("predict"))
+        error = {"prediction_error": self.diagnostics_.get("prediction_error")}
+        return {name: report[name] for name in ("estimator", "rows", "alpha")} | error
 
     def _predictor(self) -> AnyPredictor:
         """Return the fitted model for predictions, which reads many landmarks in slices, cached with the fit."""

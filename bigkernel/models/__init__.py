@@ -2,6 +2,7 @@
 
 file : one safetensors file
 predictor : tables, rows and predictions
+onnx_graph : graphs for other runtimes
 """
 
 from bigkernel import attach

@@ -67,6 +67,7 @@ class Predictor(WithoutCaches):
     flat : whether predicted numbers are one column, (n,)
     feature_names : (d,) names of the features of the fit, or None
     table : how columns of a table become rows, of a model that begins with `TableEncoder`, or None
+    fit : of the model: its estimator, rows, penalty and estimated error, as far as they are known
     device : what computes, "cpu" or "cuda"; given to `load` or `of`, never stored
 
     Examples
@@ -86,10 +87,11 @@ class Predictor(WithoutCaches):
     flat: bool = False
     feature_names: Array | None = None
     table: TableEncoding | None = None
+    fit: Mapping[str, Any] = field(default_factory=dict)
     device: str = field(default=HOST.name, metadata={"stored": False})
 
     def __post_init__(self) -> None:
-        for part in _inside(self):
+        for part in inside(self):
             if not isinstance(part, Expansion):
                 if kind_of(type(part).__name__) is not type(part):
                     raise _needs_more(f"the row map {part.name!r}")
@@ -125,6 +127,7 @@ class Predictor(WithoutCaches):
             flat=bool(last._fitted.inputs.flat),
             feature_names=None if names is None else np.asarray(names, str),
             table=None if encoder is None else encoder.encoding(),
+            fit=last._figures(),
             device=device_of(device).name,
         )
 
@@ -136,7 +139,7 @@ class Predictor(WithoutCaches):
 
     @property
     def _has_landmarks(self) -> bool:
-        return any(isinstance(one, Expansion) and isinstance(one.features, LandmarkMap) for one in _inside(self))
+        return any(isinstance(one, Expansion) and isinstance(one.features, LandmarkMap) for one in inside(self))
 
     @property
     def classes(self) -> Array | None:
@@ -263,14 +266,14 @@ def kind_of(name: str) -> type[Any] | None:
     return kind
 
 
-def _inside(model: Predictor | Member) -> Iterator[RowMap | Expansion]:
+def inside(model: Predictor | Member) -> Iterator[RowMap | Expansion]:
     """Yield the row maps and the expansions of a model, those inside others included."""
     yield from _each(model.row_maps)
     whole = model.predictor if isinstance(model, Member) else model.expansion
     if isinstance(whole, Expansion):
         yield whole
     for member in whole.members if isinstance(whole, Blend) else ():
-        yield from _inside(member)
+        yield from inside(member)
 
 
 def _each(row_maps: tuple[RowMap, ...]) -> Iterator[RowMap | Expansion]:
@@ -309,7 +312,7 @@ def _require_valid(predictor: Predictor, limit_bytes: int) -> None:
     if isinstance(predictor.expansion, Blend):
         require_blend(predictor.expansion, mapped)
     held = 0
-    for part in _inside(predictor):
+    for part in inside(predictor):
         if isinstance(part, SideBySide):
             each = part.chains and len(part.scales) == len(part.chains)
             require(each, "expected a number for each map of the union")

@@ -150,6 +150,20 @@ def test_models_that_need_more_than_numpy_are_refused_by_name(name, tmp_path):
         stored(REFUSED[name], tmp_path / "p")
 
 
+def test_a_graph_without_onnx_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ConfigError, match=r'to_onnx needs onnx .*: pip install "bigkernel\[onnx\]"'):
+        bk.to_onnx(bk.LinearRegression().fit(X, Y))
+
+
+def test_a_file_says_what_its_fit_was(tmp_path):
+    for solver, rows in (("direct", 90), ("cg", 90), (None, 90)):
+        way = {"n_landmarks": None, "random_state": 0} if solver is None else {**SMALL, "solver": solver}
+        fit = dict(stored(bk.KernelRidge(WIDE, alpha=0.5, **way).fit(X, Y[:, 0]), tmp_path / "p").fit)
+        assert 0 <= fit.pop("prediction_error") < 0.02
+        assert fit == {"estimator": "KernelRidge", "rows": rows, "alpha": 0.5}
+
+
 def test_missing_methods_are_refused():
     numbers = bk.Predictor.of(bk.LinearRegression().fit(X, Y))
     with pytest.raises(ConfigError, match="found a regressor"):
