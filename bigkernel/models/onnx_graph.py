@@ -1,8 +1,8 @@
 """A fitted model as an ONNX graph, from its predictor alone, for other languages and processes without bigkernel.
 
-Nodes are those of `statistics.predictor`, in one dtype, with landmarks as `Kernel.bind` prepares them. Opset 18, of
-December 2022, is the first whose reductions take axes as today's do, and has all that is needed; onnxruntime 1.14 reads
-it. Shapes: n rows, d features, m landmarks, c targets or classes.
+Nodes are those of `statistics.predictor` and `statistics.blend`, in one dtype, with landmarks as `Kernel.bind` prepares
+them. Opset 18, of December 2022, is the first whose reductions take axes as today's do, and has all that is needed;
+onnxruntime 1.14 reads it. Shapes: n rows, d features, m landmarks, c targets or classes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from bigkernel import __version__
 from bigkernel.arrays import Array, DType
 from bigkernel.data import atomic_write
 from bigkernel.errors import AccuracyWarning, ConfigError, DataError, PlanTooLargeError
-from bigkernel.kernels.algebra import Kernel, PreparedLandmarks
+from bigkernel.kernels.algebra import Kernel, OnColumns, PreparedLandmarks, Product, Scaled, Sum
 from bigkernel.kernels.feature_maps import LandmarkMap, LandmarkSlices
 from bigkernel.kernels.functions import KERNELS, Gaussian, Laplacian, Linear, Matern, Polynomial, Sigmoid
-from bigkernel.models.predictor import Predictor
-from bigkernel.statistics.blend import Blend
+from bigkernel.kernels.given import Pairwise
+from bigkernel.models.predictor import Predictor, inside
+from bigkernel.statistics.blend import Blend, Tree
 from bigkernel.statistics.predictor import Predictor as Expansion
 from bigkernel.statistics.predictor import Projection
 from bigkernel.streaming.chunk import Chunk, RowMap
@@ -38,7 +39,7 @@ _COLUMNS = np.array([1])  # an axis
 
 @dataclass
 class Graph:
-    """Nodes in their order, and constants by name, which the bodies of loops share."""
+    """Nodes in their order, and constants by name, which the bodies of loops and branches share."""
 
     onnx: Any  # the package
     dtype: DType
@@ -130,17 +131,21 @@ def to_onnx(
 
 def _card(model: Predictor, dtype: DType) -> dict[str, str]:
     """Describe the model, and how far rounding moves f at landmarks, over its spread there."""
-    said, moved, whole = dict(model.fit), 0.0, model.expansion
-    if isinstance(whole, Expansion) and isinstance(features := whole.features, LandmarkMap):
-        said |= {"kernel": features.kernel.formula(), "landmarks": features.width}
-        rows = Chunk(features.landmarks[:: -(-features.width // 256)].astype(dtype))
-        each = ((replace(whole, features=replace(features, dtype=np.dtype(one))), one) for one in (dtype, np.float64))
-        rounded, exact = (expansion.values(rows).astype(one) for expansion, one in each)
-        if change := np.linalg.norm(rounded - exact):
-            moved = float(change / np.linalg.norm(exact - exact.mean(axis=0)))
+    kernels, landmarks, moved, whole = list[str](), 0, [0.0], model.expansion
+    for part in inside(model):
+        if isinstance(part, Expansion) and isinstance(features := part.features, LandmarkMap):
+            kernels, landmarks = [*kernels, features.kernel.formula()], landmarks + features.width
+            rows = Chunk(features.landmarks[:: -(-features.width // 256)].astype(dtype))
+            kinds = dtype, np.dtype(np.float64)
+            each = ((replace(part, features=replace(features, dtype=one)), one) for one in kinds)
+            rounded, exact = (expansion.values(rows).astype(one) for expansion, one in each)
+            if change := np.linalg.norm(rounded - exact):
+                moved.append(float(change / np.linalg.norm(exact - exact.mean(axis=0))))
+    said = dict(model.fit) | ({"rows": [one.rows for one in whole.members]} if isinstance(whole, Blend) else {})
+    said |= {"kernel": "; ".join(dict.fromkeys(kernels)), "landmarks": landmarks} if kernels else {}
     said |= {"features": model.n_features if model.feature_names is None else model.feature_names.tolist()}
     classes = None if model.classes is None else model.classes.tolist()
-    said |= {"classes": classes, "rounding": f"{moved:.1e}", "licence": ""}
+    said |= {"classes": classes, "rounding": f"{max(moved):.1e}", "licence": ""}
     return {name: str(value) for name, value in said.items() if value is not None}
 
 
@@ -159,10 +164,14 @@ def _outputs(g: Graph, model: Predictor) -> list[Any]:
         g.constants["labels"] = labels  # as they are in any dtype
         g("Gather", "labels", g("ArgMax", values, axis=1, keepdims=0), output="label")
         outputs, name = [g.typed("label", "n", dtype=labels.dtype)], "probabilities" if whole.logits else "scores"
-    if whole.logits:
-        values = g("Softmax", values if whole.log_weights is None else g("Sub", values, whole.log_weights), axis=1)
-    g("Identity", values, output=name)
+    g("Identity", _probabilities(g, whole, values), output=name)
     return [*outputs, g.typed(name, "n", whole.width)]
+
+
+def _probabilities(g: Graph, whole: Expansion | Blend, values: str) -> str:
+    """Return the probabilities of values of f, or the values if the model has none."""
+    logits = values if whole.log_weights is None else g("Sub", values, whole.log_weights)
+    return g("Softmax", logits, axis=1) if whole.logits else values
 
 
 def _mapped(g: Graph, row_maps: tuple[RowMap, ...], x: str, d: int) -> str:
@@ -206,7 +215,7 @@ def _mapped(g: Graph, row_maps: tuple[RowMap, ...], x: str, d: int) -> str:
 def _values(g: Graph, whole: Expansion | Blend, x: str) -> str:
     """Return f of mapped rows x (n, d), (n, c); NaN for rows with NaN or infinity."""
     if isinstance(whole, Blend):
-        raise _refusal("a blend of leaves or stages", "convert one model of all rows")
+        return _blend(g, whole, x)
     features = whole.features
     assert not isinstance(features, LandmarkSlices)
     phi = _kernel(g, features.kernel, x, features.landmarks) if isinstance(features, LandmarkMap) else x
@@ -216,8 +225,61 @@ def _values(g: Graph, whole: Expansion | Blend, x: str) -> str:
     return g("Add", values, g("ReduceSum", g("Mul", x, 0.0), _COLUMNS))
 
 
+def _blend(g: Graph, whole: Blend, x: str) -> str:
+    """Return Σ w(x) f(x) over members, or the logarithm of such sums of probabilities; see `Blend.fill`."""
+    split = whole.shares if isinstance(whole.shares, Tree) and whole.shares.n_leaves > 1 else None
+    weights = ["" for _ in whole.members] if split is None else _weights(g, split, x)
+    total = g("MatMul", x, np.zeros((whole.n_features, whole.width)))
+    for member, weight in zip(whole.members, weights, strict=True):
+        inner = replace(g, nodes=[]) if weight else g
+        # a leaf takes its own rows, at places (k, 1), and is skipped if there are none
+        places = inner("Transpose", inner("NonZero", inner("Greater", weight, 0.0))) if weight else ""
+        own = inner("GatherND", x, places) if weight else x
+        values = _values(inner, member.predictor, _mapped(inner, member.row_maps, own, whole.n_features))
+        values = _probabilities(inner, member.predictor, values)
+        if not weight:
+            total = g("Add", total, values)
+            continue
+        values = inner("Mul", values, inner("Unsqueeze", inner("GatherND", weight, places), _COLUMNS))
+        added, skipped = inner("ScatterND", total, places, values, reduction="add"), replace(g, nodes=[])
+        ends = {"then_branch": (inner, added), "else_branch": (skipped, skipped("Identity", total))}
+        branches = {
+            key: g.onnx.helper.make_graph(one.nodes, key, [], [one.typed(end, "n", whole.width)])
+            for key, (one, end) in ends.items()
+        }
+        total = g("If", g("Greater", g("ReduceMax", weight, keepdims=0), 0.0), **branches)
+    return g("Log", g("Max", total, float(np.finfo(g.dtype).tiny))) if whole.logits else total
+
+
+def _weights(g: Graph, tree: Tree, x: str) -> Iterator[str]:
+    """Yield the weights (n,) of rows x in each leaf, which go down the tree; see `Tree.leaves`."""
+
+    def descend(weight: Any, node: int, leaves: int) -> Iterator[str]:
+        if leaves == 1:
+            yield weight
+            return
+        low, left = tree.lower[node], leaves // 2
+        reach = max(tree.upper[node] - low, float(np.finfo(g.dtype).tiny))  # no row is between hard borders
+        t = g("Clip", g("Div", g("Sub", g("MatMul", x, tree.directions[node]), low), reach), 0.0, 1.0)
+        right = g("Mul", g("Mul", t, t), g("Sub", 3.0, g("Mul", t, 2.0)))
+        yield from descend(g("Mul", weight, g("Sub", 1.0, right)), node + 1, left)
+        yield from descend(g("Mul", weight, right), node + left, leaves - left)
+
+    yield from descend(1.0, 0, tree.n_leaves)
+
+
 def _kernel(g: Graph, kernel: Kernel, x: str, Z: Array) -> str:
     """Return k(x, Z) of rows, (n, m)."""
+    match kernel:
+        case Sum(k1, k2) | Product(k1, k2):
+            return g("Add" if isinstance(kernel, Sum) else "Mul", _kernel(g, k1, x, Z), _kernel(g, k2, x, Z))
+        case Scaled(inner, times):
+            return g("Mul", _kernel(g, inner, x, Z), float(times))
+        case OnColumns(inner, columns):
+            own = np.asarray(columns, np.int64)
+            return _kernel(g, inner, g("Gather", x, own, axis=1), Z[:, own])
+        case Pairwise():  # cosine, as `Predictor` has no other
+            return g("MatMul", _mapped(g, (UnitNorm(),), x, Z.shape[1]), UnitNorm().apply(Z.copy()).T)
     prepared = kernel.bind(Z, g.dtype)  # refuses distances that the dtype cannot resolve
     if isinstance(kernel, Laplacian):
         # ‖x−z‖₁, a row at a time: no product gives it, and all differences are n·m·d numbers

@@ -56,6 +56,19 @@ MODELS = {
     ),
     "whitened": (make_pipeline(bk.Nystroem(WIDE, n_components=9), bk.Ridge(alpha=1.0)), Y),
 }
+LEAF = bk.KernelRidge(WIDE, **SMALL)
+LEAF_OF_CLASSES = bk.KernelRidgeClassifier(WIDE, probability=True, **SMALL)
+BLOCKS = make_pipeline(bk.Standardizer(), bk.KernelRidge(bk.Laplacian(9.0), **SMALL))
+MODELS |= {
+    "sum": (bk.KernelRidge(bk.Gaussian(1.0) + 0.5 * bk.Linear() * bk.Matern(1.0, 1.5), **SMALL), Y),
+    "columns": (bk.KernelRidge(bk.OnColumns(WIDE, [0, 1]) * bk.OnColumns(bk.Laplacian(3.0), [4, 2]), **SMALL), Y),
+    "cosine": (bk.KernelRidge(bk.Pairwise("cosine"), **SMALL), Y),
+    "leaves": (bk.PartitionedRegressor(LEAF, n_leaves=5, random_state=0), Y),
+    "hard borders": (bk.PartitionedRegressor(BLOCKS, n_leaves=3, overlap=0.0, random_state=0), Y),
+    "one leaf": (bk.PartitionedRegressor(LEAF, n_leaves=1, random_state=0), Y),
+    "leaves of classes": (bk.PartitionedClassifier(LEAF_OF_CLASSES, n_leaves=3, random_state=0), LABELS),
+    "stages": (bk.ResidualRegressor([("linear", bk.LinearRegression()), ("rest", LEAF)]), Y),
+}
 METHODS = {"variable": "predict", "label": "predict", "probabilities": "predict_proba", "scores": "decision_function"}
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 
@@ -123,12 +136,9 @@ def test_a_card_says_what_the_model_is():
 
 
 TABLE = pd.DataFrame({"kind": ["a", "b"] * 150, "x": X[:, 0]})
-LEAVES = bk.PartitionedRegressor(bk.KernelRidge(WIDE, **SMALL), n_leaves=2, random_state=0)
 REFUSED = {
     "TableEncoder": (make_pipeline(bk.TableEncoder(), bk.LinearRegression()), TABLE, Y),
-    "blend of leaves": (LEAVES, X, Y),
     "moment-normalise": (make_pipeline(bk.MomentNormalizer(image_shape=(2, 3)), bk.LinearRegression()), X, Y),
-    r"\(gaussian\(sigma=1.0\) \+ linear\)": (bk.KernelRidge(WIDE + bk.Linear(), **SMALL), X, Y),
     "mixture of labels": (bk.KernelRidgeClassifier(WIDE, **SMALL), X, LABELS.astype(object)),
 }
 
