@@ -29,8 +29,11 @@ def test_regressions_begin_with_a_trend(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "find_spec", lambda name: None)
     monkeypatch.setattr(tables, "flights", lambda name: (X, 20 * X[:, 0] + np.sin(3 * X[:, 1])))
     call("tables", "air_time", "--landmarks", 40, "--leaves", 2, "--out", tmp_path / "wide")
-    results = results_of("tables", "air_time", "--landmarks", 40, "--leaves", 2, "--out", tmp_path)
+    results = results_of("tables", "air_time", "--landmarks", 40, "--leaves", 2, "--student", "--out", tmp_path)
     errors = {line["method"]: line["error"] for line in results["tables"]}
+    teacher, student = (errors[name] for name in ("HistGradientBoosting", "student of HistGradientBoosting"))
+    assert 0.5 < student / teacher < 1.5
+    assert student != errors["metric, leaves"]
     assert errors["metric"] < 0.8 * errors["one kernel"] < 0.8
 
 
