@@ -18,7 +18,6 @@ from typing import Any
 import click
 
 from bigkernel.cli.transforms import Transform
-from bigkernel.config import given_device
 from bigkernel.data.visible import visible
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -206,6 +205,8 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
         where = Where(**{name: options.pop(name) for name in Where.__dataclass_fields__})
         if not any(options.get(name) for name in ("as_json", "dry_run", "no_time")):
             where.announce()
+        from bigkernel.config import given_device
+
         context = contextvars.copy_context()
         context.run(given_device.set, options.pop("device"))
         return context.run(function, where=where, **options)
