@@ -18,6 +18,7 @@ from bigkernel.data.run_directory import mapped
 from bigkernel.errors import ConfigError, PlanTooLargeError
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.given import Pairwise, Precomputed
+from bigkernel.kernels.on_device import DEVICE_ORDER
 from bigkernel.streaming.devices import Device, device_of
 from bigkernel.streaming.plan import Plan
 
@@ -27,7 +28,6 @@ FEWEST_ROWS, MOST_ROWS = 2048, 65_536  # of such a block
 STEP_BYTES = 2**26  # of rows that are copied to a device at once
 SEGMENT_ROWS = 2**20  # of a segment, whose sums come down once
 CONTEXT_BYTES = 1_500_000_000  # of a CUDA context, and of workspaces of its libraries
-SOLVED = 4000  # columns from which a fit is solved on a device
 _FIXED = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"  # workspaces of cuBLAS, for the same bits
 _INEXACT = (
     "CUBLAS_EMULATE_",
@@ -142,7 +142,7 @@ def needed_bytes(steps: Plan, share: float = 1.0) -> int:
     block = min(rows, steps.chunk_rows) * (row_bytes + 8 * m * (itemsize == 4)) + m * (steps.n_features + 2) * itemsize
     # Σ BᵀB, and of a panel of m/8 columns; BᵀB of some rows, or later the core, G + αK and its factor
     sums = int(share**2 * steps.partial_bytes)
-    beside = 3 * 8 * m * m if steps.width and m >= SOLVED else sums
+    beside = 3 * 8 * m * m if steps.width and m >= DEVICE_ORDER else sums
     return block + steps.chunk_bytes + sums + m * m * bool(steps.width) + beside + CONTEXT_BYTES
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -212,6 +213,24 @@ def test_a_map_of_scores_fits_a_phone_and_keeps_its_colours_for_good_candidates(
     assert "grey: below 0.7, more than 3 times the best error" in tab.evaluate(text("#results .keys"))
     assert max(right for _, _, right in cells) <= 390
     assert tab.evaluate("document.getElementById('results').offsetHeight") < 900
+    assert tab.problems == []
+
+
+def test_memory_of_a_gpu_stands_beside_its_plan(tab, tmp_path):
+    run = make_run(tmp_path / "run", segments=4)
+    journal = run / "journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "sweep_started":
+            line["plan"]["device_bytes"] = 2_000_000_000
+        if line["kind"] == "segment":
+            line["receipt"] |= {"device": "cuda", "device_peak_bytes": 3_000_000_000}
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tab.open(f"file://{write(run)}")
+    tab.until("document.body.innerText.includes('GPU memory')")
+    cells = "[...document.querySelectorAll('td')].map((cell) => cell.innerText)"
+    assert any(cell.split() == ["3", "GB", "of", "2", "GB"] for cell in tab.evaluate(cells))
+    assert "peak on cuda 3" in tab.evaluate("document.body.innerHTML").replace("\xa0", " ")
     assert tab.problems == []
 
 
