@@ -22,6 +22,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.streaming.devices import NUMPY, all_of, converted, dtype_of, empty_like, namespace, row_squares, write
 from bigkernel.streaming.plan import NOT_COMPARED
 
+_DTYPE: type = np.dtype
 _FAR = 1e3  # factor that γ keeps from the ends of the range of a dtype, where rows are not scaled
 _TERM_ROWS = 128  # rows of a block for which the terms of a composite kernel are computed in turn
 _LINES = 64  # lines of a matrix at a time, whole cache lines of either triangle
@@ -200,7 +201,8 @@ class PreparedLandmarks:
     @property
     def dtype(self) -> DType:
         """float32 or float64, of the rows, the block and the product."""
-        return dtype_of(self.weights)
+        own = self.weights.dtype
+        return own if isinstance(own, _DTYPE) else dtype_of(self.weights)
 
     @property
     def nbytes(self) -> int:
@@ -221,7 +223,10 @@ class PreparedLandmarks:
             x *= self.stretch
         if self.weights.shape[0] > d:
             with np.errstate(over="ignore", invalid="ignore"):
-                rows[:, d] = row_squares(x)
+                if isinstance(rows, NUMPY):
+                    np.einsum("ij,ij->i", x, x, out=rows[:, d])
+                else:
+                    rows[:, d] = row_squares(x)
             # beyond this squared distance from the landmarks' mean a row counts as infinitely far
             horizon = float(np.finfo(self.dtype).max) / (16 * max(1.0, self.gamma))
             near = rows[:, d] < horizon
@@ -233,7 +238,10 @@ class PreparedLandmarks:
     def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
         """Write −γ‖x−z‖², ⟨x,z⟩ or ‖x−z‖₁ of placed rows and `some` landmarks into out (b, s)."""
         with np.errstate(over="ignore", invalid="ignore"):  # tanh takes infinite products; sums are checked later
-            write(out, "matmul", rows, self.weights[:, some])
+            if isinstance(out, NUMPY):
+                np.matmul(rows, self.weights[:, some], out=out)
+            else:
+                write(out, "matmul", rows, self.weights[:, some])
         if self.touching is not None:
             self._recompute_small(rows, out, self.touching[some, :])
 

@@ -1,9 +1,9 @@
 """Operations on m×m matrices of a solve that a device does, if the matrices are large and there is one.
 
 A solve factors two or three matrices, and then multiplies and solves with a few columns tens of times, which reads the
-whole matrix each time. The matrices stay NumPy's; a copy of each goes to the device when it is first used within
-`solving_on`, and stays until the block ends, so that columns alone go up and down. Only what is constant meanwhile may
-be `placed`. Shapes: A (m, m), columns C (m, c).
+whole matrix each time. The matrices stay NumPy's; a copy of each goes to the device when it is first used in a block of
+`solving_on`, and stays until that ends or three others are used, so that columns alone go up and down. Only what is
+constant meanwhile may be `placed`. Shapes: A (m, m), columns C (m, c).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bigkernel.arrays import Array
 from bigkernel.streaming.devices import HOST, Device
 
 DEVICE_ORDER = 4000  # least order of matrices that are worth their copy to a device
+_HELD = 3  # matrices at a time: core with its factor, G, and the factor of G + αK
 _PANEL = 1024  # columns of a panel of a triangle, whose corner is copied
 
 
@@ -52,9 +53,13 @@ def placed(A: Array) -> Array | None:
     device, current = device_for(len(A)), _solve.get()
     if current is None or device is HOST:
         return None
-    if id(A) not in current.copies:
-        current.copies[id(A)] = A, device.array(A)
-    return current.copies[id(A)][1]
+    held = current.copies.pop(id(A), None)
+    if held is None:
+        while len(current.copies) >= _HELD:  # those that were used longest ago give way
+            del current.copies[next(iter(current.copies))]
+        held = A, device.array(A)
+    current.copies[id(A)] = held
+    return held[1]
 
 
 def of_columns(function: Callable[[Array], Array], C: Array) -> Array:

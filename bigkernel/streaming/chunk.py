@@ -100,19 +100,27 @@ class Workspace:
     def buffer(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Return the first `shape` of the buffer `name`, which grows along its first axis and never shrinks."""
         held = self.buffers.get(name)
-        if held is None or dtype_of(held) != dtype or held.shape[1:] != shape[1:] or held.shape[0] < shape[0]:
-            held = self.buffers[name] = self.device.empty(shape, dtype)
-        return held[: shape[0]] if self.on_host else held[: shape[0], ...]
+        if self.device is not HOST:
+            if held is None or dtype_of(held) != dtype or held.shape[1:] != shape[1:] or held.shape[0] < shape[0]:
+                held = self.buffers[name] = self.device.empty(shape, dtype)
+            return held[: shape[0], ...]
+        if held is None or held.dtype != dtype or held.shape[1:] != shape[1:] or len(held) < shape[0]:
+            held = self.buffers[name] = np.empty(shape, dtype)
+        return held[: shape[0]]
 
     @property
     def on_host(self) -> bool:
         """Whether blocks are NumPy's."""
         return self.device is HOST
 
-    @cached_property
+    @property
     def beside(self) -> Workspace:
         """Buffers of the host for what is not computed on the device, with the same stages."""
-        return self if self.on_host else Workspace(seconds=self.seconds)
+        return self if self.on_host else self._beside
+
+    @cached_property
+    def _beside(self) -> Workspace:
+        return Workspace(seconds=self.seconds)
 
     def place(self, chunk: Chunk, dtype: DType) -> Array:
         """Return the rows of a chunk on the device, as stored or mapped by the host in `dtype`; copied once."""
@@ -192,7 +200,7 @@ class Chunk:
     def load(self, block: Index, columns: int, dtype: DTypeLike) -> Array:
         """Convert and map the rows of a block into the first columns of a (b, columns) buffer."""
         with self.work.stage("convert"):
-            if not self.work.on_host:
+            if self.work.device is not HOST:
                 return self._load_placed(block, columns, np.dtype(dtype))
             x = self.x[block]
             d = x.shape[1]

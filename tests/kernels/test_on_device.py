@@ -61,6 +61,15 @@ def test_a_matrix_goes_up_once_in_a_solve_and_is_forgotten_after_it(solving, dev
     assert solving.count((M, M)) == 2
 
 
+def test_three_matrices_are_held_at_a_time(solving):
+    one, *others = (A + i * np.eye(M) for i in range(4))
+    for matrix in (one, *others[:2], one, others[2], one):
+        residuals.times_triangle(matrix, C, lower=True)
+    assert solving.count((M, M)) == 4
+    residuals.times_triangle(others[0], C, lower=True)  # was used longest ago
+    assert solving.count((M, M)) == 5
+
+
 @pytest.mark.parametrize("lower", [True, False])
 def test_a_factor_is_written_into_its_triangle_and_a_failure_is_told(lower, solving):
     factor = A.copy()
