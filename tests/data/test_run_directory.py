@@ -18,6 +18,7 @@ from bigkernel.config import settings
 from bigkernel.data import atomic_write, check, zarr_arrays
 from bigkernel.data.fingerprint import fingerprint
 from bigkernel.data.run_directory import ArrayRef, Run, attach, detach, read_sealed, write_sealed
+from bigkernel.engine.cards import HOST_CARD
 from bigkernel.engine.rows import as_rows
 from bigkernel.engine.sweep import identity, plan_sweep, sweep
 from bigkernel.engine.tasks import SweepTask, merge, run_segment
@@ -115,7 +116,7 @@ def publish_segments(rows, statistic, path):
     """Publish all segments of a run, and merge none."""
     store = Run(str(path))
     steps = plan_sweep(rows, statistic)
-    store.begin(identity(rows, statistic, steps, settings()), resume=False)
+    store.begin(identity(rows, statistic, steps, HOST_CARD), resume=False)
     job = SweepTask(statistic, settings().block_rows, store)
     return job, [run_segment(job, rows, segment) for segment in steps.segments]
 
