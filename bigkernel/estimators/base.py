@@ -98,7 +98,7 @@ from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import BlockPredictor, Predictor, Projection, log_softmax, softmax
 from bigkernel.statistics.scores import ScoreStatistic, score
 from bigkernel.streaming.chunk import Chunk, Workspace
-from bigkernel.streaming.devices import HOST, device_of
+from bigkernel.streaming.devices import device_of
 from bigkernel.streaming.plan import Accumulator, Plan
 
 if TYPE_CHECKING:
@@ -810,7 +810,7 @@ def _chunk_values(
     start: int,
     stop: int,
     block_rows: int = Chunk.block_rows,
-    device: str = HOST.name,
+    device: str = "cpu",
 ) -> Array:
     work = Workspace(device=device_of(device))
     chunk, bad = rows.validate_or_mask(replace(rows.read(start, stop), block_rows=block_rows, work=work))

@@ -22,7 +22,6 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.streaming.devices import NUMPY, all_of, converted, dtype_of, empty_like, namespace, row_squares, write
 from bigkernel.streaming.plan import NOT_COMPARED
 
-_DTYPE: type = np.dtype
 _FAR = 1e3  # factor that γ keeps from the ends of the range of a dtype, where rows are not scaled
 _TERM_ROWS = 128  # rows of a block for which the terms of a composite kernel are computed in turn
 _LINES = 64  # lines of a matrix at a time, whole cache lines of either triangle
@@ -49,7 +48,6 @@ class Kernel:
     leaves: ClassVar[int] = 1  # number of simple kernels in it, hence of matrix products per block
     kinked: ClassVar[bool] = False  # the slope in ‖x−z‖² is infinite at 0: the square root of its rounding counts
     of_distance: ClassVar[bool] = True  # a function of ‖x−z‖
-    portable: ClassVar[bool] = True  # whether a device can compute it
 
     def prepared_bytes(self, m: int, d: int, itemsize: int) -> int:
         """Return the bytes that `bind` takes for m landmarks of d features, with the buffers of blocks.
@@ -201,8 +199,7 @@ class PreparedLandmarks:
     @property
     def dtype(self) -> DType:
         """float32 or float64, of the rows, the block and the product."""
-        own = self.weights.dtype
-        return own if isinstance(own, _DTYPE) else dtype_of(self.weights)
+        return dtype_of(self.weights)
 
     @property
     def nbytes(self) -> int:
@@ -223,10 +220,7 @@ class PreparedLandmarks:
             x *= self.stretch
         if self.weights.shape[0] > d:
             with np.errstate(over="ignore", invalid="ignore"):
-                if isinstance(rows, NUMPY):
-                    np.einsum("ij,ij->i", x, x, out=rows[:, d])
-                else:
-                    rows[:, d] = row_squares(x)
+                rows[:, d] = row_squares(x)
             # beyond this squared distance from the landmarks' mean a row counts as infinitely far
             horizon = float(np.finfo(self.dtype).max) / (16 * max(1.0, self.gamma))
             near = rows[:, d] < horizon
@@ -238,10 +232,7 @@ class PreparedLandmarks:
     def multiply(self, rows: Array, out: Array, some: slice = slice(None)) -> None:
         """Write −γ‖x−z‖², ⟨x,z⟩ or ‖x−z‖₁ of placed rows and `some` landmarks into out (b, s)."""
         with np.errstate(over="ignore", invalid="ignore"):  # tanh takes infinite products; sums are checked later
-            if isinstance(out, NUMPY):
-                np.matmul(rows, self.weights[:, some], out=out)
-            else:
-                write(out, "matmul", rows, self.weights[:, some])
+            write(out, "matmul", rows, self.weights[:, some])
         if self.touching is not None:
             self._recompute_small(rows, out, self.touching[some, :])
 
@@ -434,10 +425,6 @@ class _Composite(Kernel):
     @property
     def leaves(self) -> int:  # type: ignore[override]
         return sum(term.leaves for term in self.terms)
-
-    @property
-    def portable(self) -> bool:  # type: ignore[override]
-        return all(term.portable for term in self.terms)
 
     @property
     def kinked(self) -> bool:  # type: ignore[override]

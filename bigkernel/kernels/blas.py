@@ -25,7 +25,7 @@ from bigkernel.streaming.devices import HOST, NUMPY
 
 WIDE = 8192  # most columns that are processed without panels
 PANEL = 1024
-DEVICE_PANELS = 8
+DEVICE_PANELS = 8  # of a product on a device, 9/16 of the operations of a whole one
 _STRIP = 128  # rows of triangles that stay in cache
 _WORK_COLUMNS = 64  # of LAPACK's workspace, enough for the panels of any build
 _REFLECTED = 32  # block size of the QR factorisation: the fastest of 16 to 64 for q = 200 to 2,000
@@ -84,11 +84,10 @@ def syrk(block: Array, out: Array, *, accumulate: bool) -> None:
     """
     b, p = block.shape
     if not isinstance(block, NUMPY):
-        for columns in _panels(p):
-            upper = out[columns, columns.start :]
-            if not accumulate:
-                upper[...] = 0
-            upper += block[:, columns].T @ block[:, columns.start :]
+        if not accumulate:
+            out[...] = 0
+        for i in range(0, p, step := -(-p // DEVICE_PANELS)):
+            out[i : min(i + step, p), i:] += block[:, i : min(i + step, p)].T @ block[:, i:]
         return
     if not (block.flags.c_contiguous and out.flags.c_contiguous and out.shape == (p, p) and out.dtype == block.dtype):
         raise ValueError(
@@ -115,18 +114,12 @@ def syrk(block: Array, out: Array, *, accumulate: bool) -> None:
             _call(product, b"N", b"T", p - j, j - i, b, one, block[:, j:], p, panel, p, beta, out[i:, j:], p)
 
 
-def _panels(p: int) -> list[slice]:
-    """Split p columns into panels for products on a device: eight take 9/16 of the operations of a whole one."""
-    return [slice(p * i // DEVICE_PANELS, p * (i + 1) // DEVICE_PANELS) for i in range(DEVICE_PANELS)]
-
-
 def add_upper(total: Array, upper: Array) -> None:
     """Add the upper triangle of `upper` to that of total (p, p), in place."""
-    p = total.shape[0]
     if not isinstance(total, NUMPY):
-        for columns in _panels(p):
-            total[columns, columns.start :] += upper[columns, columns.start :]
+        total += upper  # zeros below the corners on the diagonal
         return
+    p = len(total)
     for i in range(0, p, _STRIP):
         j = min(i + _STRIP, p)
         total[i:j, i:j] += np.triu(upper[i:j, i:j])  # below its diagonal is undefined

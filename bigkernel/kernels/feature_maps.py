@@ -26,7 +26,7 @@ from bigkernel.arrays import Array, DType
 from bigkernel.kernels.algebra import Kernel, PreparedLandmarks, strips
 from bigkernel.kernels.functions import Gaussian, Laplacian, Linear, Matern
 from bigkernel.streaming.chunk import Chunk, MapCost
-from bigkernel.streaming.devices import NUMPY, namespace, write
+from bigkernel.streaming.devices import namespace, write
 
 UFUNC_BYTES = 2**18  # NumPy's buffers for columns of a wider matrix
 SLICE_ROW_BYTES = 2**16  # a row of a slice: 16,384 columns of float32
@@ -181,18 +181,13 @@ class LandmarkMap(_AtLandmarks, SingleMap):
             prepared.multiply(rows, out[:, : self.width])
         with chunk.work.stage("exp"):
             out[:, self.width :] = 0  # defined values for passes over whole rows
-            shift = None if self.shift is None else _padded(device.once(self.shift), spare)
+            shift = None if self.shift is None else device.array(np.append(self.shift, np.zeros(spare, self.dtype)))
             for strip in strips(out):
-                prepared.value(out[strip, :])
+                values = out[strip, :]
+                prepared.value(values)
                 if shift is not None:
-                    values = out[strip, : shift.shape[0]]
                     values -= shift
         return out
-
-
-def _padded(shift: Array, spare: int) -> Array:
-    """Return a shift for whole rows of a block, which the host subtracts faster than from some of their columns."""
-    return np.append(shift, np.zeros(spare, shift.dtype)) if isinstance(shift, NUMPY) else shift
 
 
 def argument(kernel: Kernel) -> str | None:
@@ -259,12 +254,13 @@ class LandmarkFamily(_AtLandmarks):
             out = chunk.work.buffer("block", (rows.shape[0], self.width + spare), self.dtype)
             with chunk.work.stage("exp"):
                 out[:, self.width :] = 0  # defined values for passes over whole rows
-                shift = None if self.shifts is None else _padded(device.once(self.shifts)[place, :], spare)
+                own = None if self.shifts is None else np.append(self.shifts[place], np.zeros(spare, self.dtype))
+                shift = None if own is None else device.array(own)
                 for strip in strips(out):
-                    write(out[strip, : self.width], "multiply", shared[strip, :], float(self.dtype.type(scale)))
-                    kernel.finish(out[strip, :])
+                    values = out[strip, :]
+                    write(values[:, : self.width], "multiply", shared[strip, :], float(self.dtype.type(scale)))
+                    kernel.finish(values)
                     if shift is not None:
-                        values = out[strip, : shift.shape[0]]
                         values -= shift
             yield out
 

@@ -34,7 +34,7 @@ from bigkernel.kernels.algebra import (
     rounding_of,
 )
 from bigkernel.kernels.given import PAIRWISE, Pairwise, Precomputed
-from bigkernel.streaming.devices import NUMPY, converted, copy_of, dtype_of, empty_like, namespace, write
+from bigkernel.streaming.devices import NUMPY, converted, dtype_of, empty_like, namespace, write
 
 Scale = Literal["scale", "auto"]
 SCALES: tuple[str, ...] = get_args(Scale)
@@ -297,7 +297,7 @@ class Polynomial(_Projected):
 
     def finish(self, strip: Array) -> None:
         super().finish(strip)
-        base = copy_of(strip) if self.degree > 1 else strip
+        base = converted(strip, dtype_of(strip), copy=True) if self.degree > 1 else strip
         for _ in range(int(self.degree) - 1):
             strip *= base
 

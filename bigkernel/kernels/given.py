@@ -28,7 +28,6 @@ _SYMMETRIC = 1e-6  # largest difference of k(x, z) and k(z, x), relative to the 
 
 class _External(Kernel, ABC):
     of_distance: ClassVar[bool] = False
-    portable: ClassVar[bool] = False
     _points: ClassVar[bool] = True  # whether values are computed from the landmarks
 
     def bind(self, Z: Array, dtype: DTypeLike = np.float64, *, touching: bool = False) -> PreparedLandmarks:

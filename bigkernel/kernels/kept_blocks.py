@@ -20,7 +20,7 @@ from bigkernel.arrays import Array, DType
 from bigkernel.kernels.feature_maps import SingleMap
 from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.streaming.chunk import Chunk, MapCost
-from bigkernel.streaming.devices import NUMPY, copy_of, dtype_of
+from bigkernel.streaming.devices import NUMPY, converted, dtype_of
 from bigkernel.streaming.plan import NOT_COMPARED
 
 
@@ -44,13 +44,14 @@ class BlockStore:
     def keep(self, owner: str, rows: Hashable, block: Array, most_bytes: int) -> None:
         """Keep a copy of a block, if no more than `most_bytes` are then held; blocks of other owners give way."""
         with self._lock:
-            own = self._bytes.get(owner, 0) + math.prod(block.shape) * dtype_of(block).itemsize
+            dtype = dtype_of(block)
+            own = self._bytes.get(owner, 0) + math.prod(block.shape) * dtype.itemsize
             if own > most_bytes or rows in self._blocks.get(owner, {}):
                 return
             for other in [name for name in self._bytes if name != owner]:
                 if own + sum(held for name, held in self._bytes.items() if name != owner) > most_bytes:
                     del self._blocks[other], self._bytes[other]
-            copy = self._blocks.setdefault(owner, {})[rows] = copy_of(block)
+            copy = self._blocks.setdefault(owner, {})[rows] = converted(block, dtype, copy=True)
             if isinstance(copy, NUMPY):
                 copy.setflags(write=False)
             self._bytes[owner] = own

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,20 +23,45 @@ _HELD = 3  # matrices at a time: core with its factor, G, and the factor of G + 
 _PANEL = 1024  # columns of a panel of a triangle, whose corner is copied
 
 
-@dataclass(frozen=True)
-class _Solve:
-    find: Callable[[], Device]
-    # by the identity of the original, which it keeps alive
-    copies: dict[int, tuple[Array, Array]] = field(default_factory=dict)
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """A copy of A on a device; columns, and what is returned, are the host's."""
+
+    original: Array
+    device: Device
+    copy: Array
+
+    def times(self, C: Array) -> Array:
+        """Compute AC."""
+        return self.device.to_host(self.copy @ self.device.array(C))
+
+    def solve_triangle(self, C: Array, *, lower: bool, transposed: bool = False) -> Array:
+        """Compute A⁻¹C or A⁻ᵀC from one triangle of A."""
+        xp, A, right = self.device.xp, self.copy, self.device.array(C)
+        if (solve := getattr(xp.linalg, "solve_triangular", None)) is None:  # the standard has none
+            A, solve = xp.tril(A) if lower else xp.triu(A), lambda A, right, upper: xp.linalg.solve(A, right)
+        return self.device.to_host(solve(A.T if transposed else A, right, upper=lower == transposed))
+
+    def times_triangle(self, C: Array, *, lower: bool, transposed: bool = False, strict: bool = False) -> Array:
+        """Compute AC or AᵀC from one triangle of A, without its diagonal if `strict`."""
+        xp, right, m = self.device.xp, self.device.array(C), len(C)
+        A, lower = (self.copy.T, not lower) if transposed else (self.copy, lower)
+        out = xp.zeros_like(right)
+        for i in range(0, m, _PANEL):
+            j = min(i + _PANEL, m)
+            rest = slice(0, i) if lower else slice(j, m)
+            corner = xp.tril(A[i:j, i:j], k=-strict) if lower else xp.triu(A[i:j, i:j], k=int(strict))
+            out[i:j, :] = corner @ right[i:j, :] + A[i:j, rest] @ right[rest, :]
+        return self.device.to_host(out)
 
 
-_solve: ContextVar[_Solve | None] = ContextVar("bigkernel_solve", default=None)
+_solve: ContextVar[tuple[Callable[[], Device], dict[int, Placed]] | None] = ContextVar("bigkernel_solve", default=None)
 
 
 @contextmanager
 def solving_on(find: Callable[[], Device]) -> Iterator[None]:
     """Let the device that `find` returns work on large matrices within the block, and forget its copies afterwards."""
-    token = _solve.set(_Solve(find))
+    token = _solve.set((find, {}))
     try:
         yield
     finally:
@@ -45,29 +70,21 @@ def solving_on(find: Callable[[], Device]) -> Iterator[None]:
 
 def device_for(order: int) -> Device:
     """Return the device for matrices of this order: that of the block, or the host."""
-    return HOST if order < DEVICE_ORDER or (current := _solve.get()) is None else current.find()
+    return HOST if order < DEVICE_ORDER or (current := _solve.get()) is None else current[0]()
 
 
-def placed(A: Array) -> Array | None:
+def placed(A: Array) -> Placed | None:
     """Return the copy of a matrix on the device; None: the host works on it."""
     device, current = device_for(len(A)), _solve.get()
     if current is None or device is HOST:
         return None
-    held = current.copies.pop(id(A), None)
+    held, copies = current[1].pop(id(A), None), current[1]
     if held is None:
-        while len(current.copies) >= _HELD:  # those that were used longest ago give way
-            del current.copies[next(iter(current.copies))]
-        held = A, device.array(A)
-    current.copies[id(A)] = held
-    return held[1]
-
-
-def of_columns(function: Callable[[Array], Array], C: Array) -> Array:
-    """Return what a function of columns on the device gives, for columns of the host."""
-    current = _solve.get()
-    assert current is not None
-    device = current.find()
-    return device.to_host(function(device.array(C)))
+        while len(copies) >= _HELD:  # those that were used longest ago give way
+            del copies[next(iter(copies))]
+        held = Placed(A, device, device.array(A))
+    copies[id(A)] = held
+    return held
 
 
 def cholesky(A: Array, least: float = 0.0) -> Array | None:
@@ -79,31 +96,5 @@ def cholesky(A: Array, least: float = 0.0) -> Array | None:
         if "LinAlgError" not in type(error).__name__:  # of the library
             raise
         return None
-    pivots = np.diagonal(lower) ** 2  # NaN of libraries that do not raise
-    return lower if pivots.min(initial=np.inf) > least else None
-
-
-def solve_triangle(A: Array, C: Array, *, lower: bool, transposed: bool = False) -> Array:
-    """Compute A⁻¹C or A⁻ᵀC on the device from one triangle of A."""
-    xp = device_for(A.shape[0]).xp
-    solve = getattr(xp.linalg, "solve_triangular", None)
-    if solve is None:  # the standard has none
-        triangle = xp.tril(A) if lower else xp.triu(A)
-        solved: Array = xp.linalg.solve(triangle.T if transposed else triangle, C)
-    else:
-        solved = solve(A.T if transposed else A, C, upper=lower == transposed)
-    return solved
-
-
-def times_triangle(A: Array, C: Array, *, lower: bool, transposed: bool = False, strict: bool = False) -> Array:
-    """Compute AC or AᵀC on the device from one triangle of A, without its diagonal if `strict`."""
-    xp, m = device_for(A.shape[0]).xp, A.shape[0]
-    if transposed:
-        A, lower = A.T, not lower
-    out: Array = xp.zeros_like(C)
-    for i in range(0, m, _PANEL):
-        j = min(i + _PANEL, m)
-        corner, rest = A[i:j, i:j], slice(0, i) if lower else slice(j, m)
-        corner = xp.tril(corner, k=-strict) if lower else xp.triu(corner, k=int(strict))
-        out[i:j, :] = corner @ C[i:j, :] + A[i:j, rest] @ C[rest, :]
-    return out
+    # NaN of libraries that do not raise
+    return lower if (np.diagonal(lower) ** 2).min(initial=np.inf) > least else None

@@ -109,7 +109,7 @@ class SourceTargetStatistic(MomentStatistic):
         weights *= weights_of(chunk, block)[:, None]
         (b, k), m = places.shape, self.features.width
         # in float64, because the Laplacian is a difference in which rounding of A does not cancel
-        dense = chunk.work.beside.buffer("anchored", tuple(phi.shape), np.float64)
+        dense = chunk.on_host().work.buffer("anchored", tuple(phi.shape), np.float64)
         np.copyto(dense, chunk.work.device.to_host(phi))
         P = sparse.csr_array((weights.ravel(), places.ravel(), np.arange(0, b * k + 1, k)), shape=(b, m))
         at = group if self.apart else ...

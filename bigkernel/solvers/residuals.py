@@ -56,10 +56,8 @@ class Upper:
     def __matmul__(self, C: Array) -> Array:
         """Compute KC, (m, c)."""
         if (own := on_device.placed(self.array)) is not None:
-            half = partial(on_device.times_triangle, own, lower=False, strict=True)
-            return np.asarray(
-                self.diagonal[:, None] * C + on_device.of_columns(lambda C: half(C) + half(C, transposed=True), C)
-            )
+            half = partial(own.times_triangle, C, lower=False, strict=True)
+            return np.asarray(self.diagonal[:, None] * C + half() + half(transposed=True))
         # the strict upper triangle, as a triangle of order m − 1 in the columns from the second on
         above, out = self.array[:, 1:], np.asarray(self.diagonal[:, None] * C)
         if len(self) > 1:
@@ -119,7 +117,7 @@ def times_triangle(A: Array, C: Array, *, lower: bool, transposed: bool = False)
     The last row of an A (r + 1, r) is not read.
     """
     if (own := on_device.placed(A)) is not None:
-        return on_device.of_columns(partial(on_device.times_triangle, own, lower=lower, transposed=transposed), C)
+        return own.times_triangle(C, lower=lower, transposed=transposed)
     if C.shape[1] == 1 and len(A) == len(C):
         (trmv,) = linalg.get_blas_funcs(("trmv",), (A, C))
         return np.asarray(trmv(A, C[:, 0], lower=int(lower), trans=int(transposed)))[:, None]
@@ -130,8 +128,8 @@ def times_triangle(A: Array, C: Array, *, lower: bool, transposed: bool = False)
 def solve_factored(factor: Array, C: Array, *, lower: bool) -> Array:
     """Compute A⁻¹C (r, c) from the Cholesky factor of A = LLᵀ, or A = RᵀR, in one triangle of `factor`."""
     if (own := on_device.placed(factor)) is not None:
-        solve = partial(on_device.solve_triangle, own, lower=lower)
-        return on_device.of_columns(lambda C: solve(solve(C, transposed=not lower), transposed=lower), C)
+        half = own.solve_triangle(C, lower=lower, transposed=not lower)
+        return own.solve_triangle(half, lower=lower, transposed=lower)
     if C.shape[1] != 1:
         return np.asarray(linalg.cho_solve((factor, lower), C, check_finite=False))
     # LAPACK's routine for many columns has a third of the speed for a single one
@@ -143,8 +141,8 @@ def solve_factored(factor: Array, C: Array, *, lower: bool) -> Array:
 def solve_lower(factor: Array, right: Array, *, transposed: bool = False) -> Array:
     """Compute L⁻¹C or L⁻ᵀC, (r,) or (r, c), of a lower triangular L (r, r)."""
     if (own := on_device.placed(factor)) is not None:
-        solve = partial(on_device.solve_triangle, own, lower=True, transposed=transposed)
-        return on_device.of_columns(solve, right.reshape(len(right), -1)).reshape(right.shape)
+        columns = right.reshape(len(right), -1)
+        return own.solve_triangle(columns, lower=True, transposed=transposed).reshape(right.shape)
     trans = "T" if transposed else "N"
     return np.asarray(linalg.solve_triangular(factor, right, lower=True, trans=trans, check_finite=False))
 

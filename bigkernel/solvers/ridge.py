@@ -556,10 +556,8 @@ class WhitenedGram:
     def of_landmarks(self, B: Array) -> Array:
         """Compute GB of coefficients B over the landmarks, (p, c)."""
         G, s, n = self.moments.G, self.moments.s, self.moments.n
-        if (own := on_device.placed(G)) is not None:
-            product = on_device.of_columns(lambda B: own @ B, B)
-        else:
-            product = (B.T @ G).T  # G is symmetric; BLAS is twice as fast this way
+        own = on_device.placed(G)
+        product = (B.T @ G).T if own is None else own.times(B)  # G is symmetric; BLAS is twice as fast this way
         out: Array = product - np.outer(s, (s @ B) / n)
         return out if self.mean is None else out + np.outer(self.mean, n * (self.mean @ B))
 

@@ -30,7 +30,7 @@ ALIGN = 16  # columns: 64 bytes of float32
 PROBED = ("E", "probed_rows")  # sums of the probe
 PROBE_BYTES = 2**21  # its float64 copies of some rows and columns
 _STRIP_NUMBERS = 2**17  # size of such a copy, which stays in cache
-_DEVICE_ROWS = 2048  # rows or columns of such a copy on a device
+DEVICE_ROWS = 2048  # rows or columns that a device converts at once
 _MIX = 0x9E3779B97F4A7C15  # 2⁶⁴/φ: spreads whole numbers over all bits
 _SLOWNESS = 25  # cost of float64 products with a few vectors against float32 products of matrices
 _SHARE = 0.01  # of the time of a sweep that the probe may take
@@ -244,7 +244,7 @@ class ProbedWindow:
         self._vectors = device.array(np.vstack([vectors, a[None] @ vectors]))
         self._sums = device.zeros(self._vectors.shape)
         # rows of a strip
-        self._step = max(8, _STRIP_NUMBERS // max(len(vectors), 1)) if device.host is None else _DEVICE_ROWS
+        self._step = max(8, _STRIP_NUMBERS // max(len(vectors), 1)) if device.host is None else DEVICE_ROWS
 
     def add(self, rows: Array) -> None:
         """Add Σ b (bᵀv) of a block (b, wide), in float64."""
@@ -344,12 +344,14 @@ class GroupedBlocks(BlockStatistic):
         p, c, work = self.features.width, self.n_targets, chunk.work
         for place, rows in enumerate(self.features.blocks(chunk, block, self.wide - p)):
             with work.stage("add"):
-                values = work.beside.buffer("targets", (rows.shape[0], c), np.float64)
+                values = chunk.on_host().work.buffer("targets", (rows.shape[0], c), np.float64)
                 self._encode(chunk, block, group, values)
                 self._add_block(total, group, chunk, block, rows[:, :p])
                 # the targets and ones come into the spare columns of the block: one product gives G, C and s
                 rows[:, p + c], rows[:, p + c + 1 :] = 1, 0
-                work.device.put(values, rows[:, p : p + c])
+                rows[:, p : p + c] = (
+                    values if work.on_host else converted(work.device.array(values), self.features.dtype)
+                )
                 weighted, weight, counted = values, float(len(values)), len(values)
                 if chunk.weight is not None:
                     w = weights_of(chunk, block)

@@ -22,7 +22,7 @@ import numpy as np
 
 from bigkernel.arrays import Array, Index
 from bigkernel.kernels.kept_blocks import SolverMap
-from bigkernel.statistics.moments import Targets, weights_of
+from bigkernel.statistics.moments import DEVICE_ROWS, Targets, weights_of
 from bigkernel.statistics.predictor import log_softmax
 from bigkernel.statistics.statistic import BlockStatistic, RowSample, Shapes
 from bigkernel.streaming.chunk import Chunk
@@ -32,7 +32,6 @@ from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
 _STRIP = (64, 8192)  # rows that are converted to float64 at once, if they have at most so many columns
 _TILE = (128, 512)  # rows and columns of wider blocks that are converted at once and stay in cache
-_DEVICE_ROWS = 2048  # rows that a device converts at once
 _NAMES = ("row", "weight", "leverage", "fold")
 
 
@@ -147,7 +146,7 @@ def strip_bytes(p: int, c: int) -> int:
 def _strips(chunk: Chunk, phi: Array) -> Iterator[tuple[Index, Array]]:
     """Yield some rows of a block (b, p) at a time, in float64 if they are not wide."""
     narrow = phi.shape[1] <= _STRIP[1]
-    step = (_STRIP[0] if narrow else _TILE[0]) if chunk.work.on_host else _DEVICE_ROWS
+    step = (_STRIP[0] if narrow else _TILE[0]) if chunk.work.on_host else DEVICE_ROWS
     for start in range(0, phi.shape[0], step):
         strip = slice(start, min(start + step, phi.shape[0]))
         rows = phi[strip, :]

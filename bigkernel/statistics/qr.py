@@ -59,7 +59,7 @@ class QRStatistic(GroupedBlocks):
             for rows in self._blocks(total, 0, chunk, block):
                 with chunk.work.stage("gram"):
                     rows = chunk.work.device.to_host(rows)
-                    wide = chunk.work.beside.buffer("wide", (len(rows), q), np.float64)
+                    wide = chunk.on_host().work.buffer("wide", (len(rows), q), np.float64)
                     # ones come first, and [Φ, Y] after them
                     wide[:, 0], wide[:, 1 : 1 + p], wide[:, 1 + p :] = rows[:, q - 1], rows[:, :p], rows[:, p : q - 1]
                     total["R"] = add_rows(total["R"], wide)

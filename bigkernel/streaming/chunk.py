@@ -113,13 +113,9 @@ class Workspace:
         """Whether blocks are NumPy's."""
         return self.device is HOST
 
-    @property
+    @cached_property
     def beside(self) -> Workspace:
         """Buffers of the host for what is not computed on the device, with the same stages."""
-        return self if self.on_host else self._beside
-
-    @cached_property
-    def _beside(self) -> Workspace:
         return Workspace(seconds=self.seconds)
 
     def place(self, chunk: Chunk, dtype: DType) -> Array:
@@ -135,9 +131,7 @@ class Workspace:
         """Return what to add to for some sums of a total: itself, or sums on the device, which `collect` adds to it."""
         if self.on_host:
             return total
-        for name in names:
-            if name not in self.sums:
-                self.sums[name] = self.device.zeros(total[name].shape)
+        self.sums |= {name: self.device.zeros(total[name].shape) for name in names if name not in self.sums}
         return self.sums
 
     def collect(self, total: dict[str, Array]) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,13 +18,9 @@ from numpy.typing import DTypeLike
 from bigkernel.arrays import Array, DType, Library, Plain
 from bigkernel.errors import ConfigError
 
-NAMES = ("cpu", "cuda", "auto")
 FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))  # compute capabilities with float64 products as fast as those of float32
 NUMPY: type = np.ndarray
 _WRITES = ("torch", "cupy")  # libraries whose functions have `out=`
-_EXTRA = "pip install 'bigkernel[gpu]'"
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +31,8 @@ class Device:
     xp: Library = np  # namespace of its library, of the array API standard
     place: object = None  # the library's own object for the device
     host: object = None  # that for main memory; None: the device is main memory, and arrays are NumPy's
-    _copies: dict[int, tuple[weakref.ref[object], Plain]] = field(
-        default_factory=dict
-    )  # by the identity of the original
+    # by the identity of the original
+    _copies: dict[int, tuple[weakref.ref[object], Plain]] = field(default_factory=dict, repr=False)
 
     def array(self, x: Array) -> Array:
         """Copy an array of the host to the device, of the same dtype; the host's device returns it as it is."""
@@ -59,47 +53,34 @@ class Device:
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> Array:
         """Allocate an array without values."""
-        where = {} if self.host is None else {"device": self.place}
-        out: Array = self.xp.empty(shape, dtype=self.dtype(dtype), **where)
+        out: Array = self.xp.empty(shape, dtype=getattr(self.xp, np.dtype(dtype).name), device=self.place)
         return out
 
-    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> Array:
-        """Allocate an array of zeros."""
-        out = self.empty(shape, dtype)
-        out[...] = 0
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """Allocate an array of zeros, float64."""
+        out: Array = self.xp.zeros(shape, dtype=self.xp.float64, device=self.place)
         return out
-
-    def dtype(self, dtype: DTypeLike) -> DType:
-        """Return the library's dtype for one of NumPy."""
-        own: DType = np.dtype(dtype) if self.host is None else getattr(self.xp, np.dtype(dtype).name)
-        return own
 
     def moved(self, value: Plain) -> Plain:
         """Return a copy with arrays on the device of an array, a dataclass with arrays, or a sequence of such."""
         if isinstance(value, np.ndarray):
             return self.array(value)
         if isinstance(value, tuple | list):
-            return tuple(self.moved(one) for one in value)
-        if is_dataclass(value) and not isinstance(value, type):
-            changed = {one.name: getattr(value, one.name) for one in fields(value) if one.init}
-            kinds = (np.ndarray, tuple, list)
-            return replace(value, **{k: self.moved(v) for k, v in changed.items() if isinstance(v, kinds)})
-        return value
+            return tuple(map(self.moved, value))
+        if not is_dataclass(value):
+            return value
+        owner: Plain = value
+        given, kinds = {one.name: getattr(owner, one.name) for one in fields(owner)}, (np.ndarray, tuple, list)
+        return replace(owner, **{name: self.moved(one) for name, one in given.items() if isinstance(one, kinds)})
 
-    def once(self, value: Value) -> Value:
+    def once(self, value: Plain) -> Plain:
         """Return `moved(value)`, copied once a process as long as the value lives, which is not changed meanwhile."""
         if self.host is None or value is None:
             return value
         key, copies = id(value), self._copies
-        held = copies.get(key)
-        if held is None or held[0]() is not value:
-            held = copies[key] = weakref.ref(value, lambda _: copies.pop(key, None)), self.moved(value)
-        copy: Value = held[1]
-        return copy
-
-    def put(self, values: Array, out: Array) -> None:
-        """Write values of the host into an array of the device, in its dtype."""
-        out[...] = values if self.host is None else converted(self.array(values), dtype_of(out))
+        if key not in copies:
+            copies[key] = weakref.ref(value, lambda _: copies.pop(key, None)), self.moved(value)
+        return copies[key][1]
 
     def wait(self) -> None:
         """Wait for what the device still computes, so that times and errors belong to their stage."""
@@ -140,12 +121,8 @@ def device_of(name: str) -> Device:
     """Return the device of a name: "cpu", "cuda", or "auto" for "cuda" where this process can use one.
 
     For tests also "torch", PyTorch on the CPU, which runs the very calls that a GPU gets, and "strict", the second
-    device of array-api-strict, where every mixture with NumPy is an error.
-
-    Raises
-    ------
-    ConfigError
-        An unknown name, a library that is not installed, or no GPU that it can use.
+    device of array-api-strict, where every mixture with NumPy is an error. `ConfigError`: an unknown name, a library
+    that is not installed, or no GPU that it can use.
     """
     if name == "cpu":
         return HOST
@@ -160,11 +137,11 @@ def device_of(name: str) -> Device:
         places = array_api_strict.__array_namespace_info__().devices()
         return Device(name, array_api_strict, places[1], places[0])
     if name not in ("cuda", "torch"):
-        raise ConfigError(f"device: expected one of {', '.join(NAMES)}, found {name!r}")
+        raise ConfigError(f"device: expected one of cpu, cuda, auto, found {name!r}")
     try:
         import array_api_compat.torch as torch
     except ImportError as error:
-        raise ConfigError(f"device {name!r}: {error.name} is not installed; {_EXTRA}") from error
+        raise ConfigError(f"device {name!r}: {error.name} is not installed; pip install 'bigkernel[gpu]'") from error
     if name == "torch":
         return Device(name, torch, torch.device("cpu"), "cpu")
     if not torch.cuda.is_available():
@@ -195,12 +172,6 @@ def converted(x: Array, dtype: DTypeLike, *, copy: bool = False) -> Array:
     return out
 
 
-def copy_of(x: Array) -> Array:
-    """Return a copy of an array."""
-    out: Array = x.copy() if isinstance(x, NUMPY) else namespace(x).asarray(x, copy=True)
-    return out
-
-
 def all_of(mask: Array) -> bool:
     """Return whether all of a mask is true; waits for the device."""
     return bool(mask.all() if isinstance(mask, NUMPY) else namespace(mask).all(mask))
@@ -220,14 +191,10 @@ def write(out: Array, name: str, *arguments: Array | float | None) -> None:
     """Write what a function of the library gives into `out`: `write(x, "exp", x)` replaces x by exp(x) in place."""
     if isinstance(out, NUMPY):
         getattr(np, name)(*arguments, out=out)
-    elif _writes(xp := namespace(out)):
+    elif (xp := namespace(out)).__name__.rpartition(".")[2] in _WRITES:
         getattr(xp, name)(*arguments, out=out)
     else:
         out[...] = getattr(xp, name)(*arguments)
-
-
-def _writes(xp: Library) -> bool:
-    return bool(xp.__name__.rpartition(".")[2] in _WRITES)
 
 
 def row_squares(x: Array) -> Array:

@@ -42,7 +42,7 @@ from bigkernel.estimators.inputs.checks import require_exact, warn_of_scales
 from bigkernel.estimators.inputs.read import near_mean
 from bigkernel.events.job import spent
 from bigkernel.kernels import landmarks as draws
-from bigkernel.kernels.algebra import Kernel
+from bigkernel.kernels.algebra import Kernel, PreparedLandmarks
 from bigkernel.kernels.feature_maps import FeatureMap, LandmarkFamily, LandmarkMap, centre_of
 from bigkernel.kernels.given import Precomputed
 from bigkernel.kernels.landmarks import Ids
@@ -107,11 +107,11 @@ class LandmarkBasis(ColumnMap):
         return centre_of(self.kernel, self.landmarks, self.dtype)
 
     def core(self) -> Array:
-        """Compute K_mm, many landmarks on the device of a solve."""
-        device, Z = device_for(self.width), self.landmarks
-        if device is HOST or not self.kernel.portable:
-            return self.kernel(Z)
-        values = device.moved(self.kernel.bind(Z)).values(device.array(np.asarray(Z, np.float64)), len(Z))
+        """Compute K_mm, of many landmarks on the device of a solve, if it is a matrix product."""
+        device, Z = device_for(self.width), np.asarray(self.landmarks, np.float64)
+        if device is HOST or type(prepared := self.kernel.bind(Z)) is not PreparedLandmarks:
+            return self.kernel(self.landmarks)
+        values = device.moved(prepared).values(device.array(Z), len(Z))
         return device.to_host((values + values.T) / 2)
 
     def core_rows(self, rows: Index, columns: Index = slice(None)) -> Array:
@@ -597,9 +597,6 @@ def draw_spectrum(rows: Rows, kernel: Kernel, random_state: Seed, *, look: bool 
 
 def _sums_of(dtype: str) -> str | None:
     """Return the dtype of sums of blocks: float64 on a device where its products cost as little as those of blocks."""
-    name = settings().device
-    if dtype == "float64" or name == HOST.name:
-        return None
     here = device_here()
-    known = here is not HOST or name != "auto"  # with "auto" and no device here, workers may have none either
-    return "float64" if known and here.fast_float64 else None
+    known = here is not HOST or settings().device == "cuda"  # of workers
+    return "float64" if dtype == "float32" and known and here.fast_float64 else None
