@@ -29,12 +29,8 @@ STEP_BYTES = 2**26  # of rows that are copied to a device at once
 SEGMENT_ROWS = 2**20  # of a segment, whose sums come down once
 CONTEXT_BYTES = 1_500_000_000  # of a CUDA context, and of workspaces of its libraries
 _FIXED = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"  # workspaces of cuBLAS, for the same bits
-_INEXACT = (
-    "CUBLAS_EMULATE_",
-    "CUBLAS_EMULATION_",
-    "NVIDIA_TF32_OVERRIDE",
-    "CUPY_TF32",
-)  # variables that round products
+# variables that round products
+_INEXACT = ("CUBLAS_EMULATE_", "CUBLAS_EMULATION_", "NVIDIA_TF32_OVERRIDE", "CUPY_TF32")
 
 
 @dataclass(frozen=True)
@@ -174,17 +170,18 @@ def refuse_kernels(statistic: object, device: str) -> None:
 
 @contextmanager
 def limited(name: str, most_bytes: int, what: str) -> Iterator[None]:
-    """Let a device give the block so much memory, as planned; `PlanTooLargeError` for `what` if there is none left."""
+    """Let a device give the block so much memory (0: all); `PlanTooLargeError` for `what` if there is none left."""
     device = device_of(name)
-    device.limit(most_bytes)
+    device.limit(most_bytes or device.total_bytes)
     try:
         yield
     except Exception as error:
         if type(error).__name__ != "OutOfMemoryError":  # of PyTorch and CuPy
             raise
+        planned = f" of the {most_bytes / 1e9:,.1f} GB that were planned" if most_bytes else ""
         raise PlanTooLargeError(
-            f"{what}: device {name!r} has no memory left ({most_bytes / 1e9:,.1f} GB were planned): {error}; use fewer "
-            "landmarks, smaller blocks (bigkernel.block-rows) or a device of your own; a run keeps what is finished"
+            f"{what}: device {name!r} has no memory left{planned}: {error}; use fewer landmarks, "
+            "smaller blocks (bigkernel.block-rows) or a device of your own; a run keeps what is finished"
         ) from error
     finally:
         device.limit(device.total_bytes)

@@ -294,7 +294,7 @@ def test_a_device_without_memory_ends_in_a_named_error_and_its_run_resumes(monke
 
     monkeypatch.setattr(MomentStatistic, "update", third)
     with (
-        pytest.raises(PlanTooLargeError, match=r"rows 200:300: device 'cpu' has no memory left .*3 GiB; use fewer"),
+        pytest.raises(PlanTooLargeError, match=r"rows 200:300: device 'cpu' has no memory left: .*3 GiB; use fewer"),
         executing("serial", run=tmp_path / "run"),
     ):
         ridge().fit(X, y)
@@ -306,6 +306,15 @@ def test_a_device_without_memory_ends_in_a_named_error_and_its_run_resumes(monke
         again = ridge().fit(X, y)
     assert [one.receipt.resumed for one in done] == [True, True, False, False]
     assert_array_equal(again.dual_coef_, whole.dual_coef_)
+
+
+def test_a_solve_without_memory_on_the_device_ends_in_a_named_error(monkeypatch):
+    def solve(*_, **__):
+        raise type("OutOfMemoryError", (RuntimeError,), {})("tried to allocate 3 GiB")
+
+    monkeypatch.setattr("bigkernel.estimators.ridge.RidgeMethod.solve", solve)
+    with pytest.raises(PlanTooLargeError, match="KernelRidge: the solve: device 'cpu' has no memory left: tried to"):
+        ridge().fit(*small())
 
 
 def test_a_task_has_the_memory_of_its_plan_and_the_driver_all_of_it_again(monkeypatch):

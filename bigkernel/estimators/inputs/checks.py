@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
 
 from bigkernel.arrays import Array
+from bigkernel.engine.cards import limited
 from bigkernel.engine.rows import Rows
 from bigkernel.engine.sweep import device_here
 from bigkernel.errors import BigKernelError, ColumnScaleWarning, ConfigError, DataError, PlanTooLargeError
@@ -183,7 +184,8 @@ def solving(method: Solver) -> Iterator[None]:
     A device works on its large matrices. Wrap solves alone: a `ValueError` of a row source must arrive as itself.
     """
     try:
-        with np.errstate(all="ignore"), solving_on(device_here):  # `finite` checks the result
+        own = limited(device_here().name, 0, f"{method.name}: the solve")
+        with np.errstate(all="ignore"), own, solving_on(device_here):  # `finite` checks the result
             yield
     except BigKernelError:
         raise
