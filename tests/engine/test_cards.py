@@ -25,7 +25,7 @@ from bigkernel.events.job import Note, SegmentDone, observe
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.monitor.report import gather
 from bigkernel.statistics.moments import MomentStatistic, Targets
-from bigkernel.streaming.devices import device_of
+from bigkernel.streaming.devices import HOST, device_of
 
 GPU = Card("cuda", "H100", "GPU-1", "torch 2.8.0, CUDA 12.8", total=80 * 10**9, free=79 * 10**9)
 
@@ -131,6 +131,7 @@ def test_an_unknown_name_is_refused(setting):
 )
 def test_kernels_of_the_host_are_refused_by_their_name(kernel, monkeypatch):
     monkeypatch.setattr(sweep, "find_card", lambda name: GPU)
+    monkeypatch.setattr(sweep, "device_of", lambda name: HOST)
     X, y = small()
     model = KernelRidge(kernel, alpha=0.1, n_landmarks=5, random_state=0)
     with (
@@ -250,6 +251,7 @@ def test_what_does_not_fit_is_refused_with_the_landmarks_that_would(gigabytes):
 
 def test_a_sweep_that_does_not_fit_is_refused_before_its_first_row(monkeypatch):
     monkeypatch.setattr(sweep, "find_card", lambda name: replace(GPU, free=10**9))
+    monkeypatch.setattr(sweep, "device_of", lambda name: HOST)
     with pytest.raises(PlanTooLargeError, match=r"a sweep needs 1\.5 GB of H100"), executing(device="cuda"):
         ridge().fit(*small())
 
