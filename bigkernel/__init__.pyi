@@ -39,6 +39,8 @@ from .estimators import SSSLClassifier as SSSLClassifier
 from .estimators import Standardizer as Standardizer
 from .estimators import SubspaceAlignment as SubspaceAlignment
 from .estimators import TableEncoder as TableEncoder
+from .estimators import TabularClassifier as TabularClassifier
+from .estimators import TabularRegressor as TabularRegressor
 from .estimators import UnitNormalizer as UnitNormalizer
 from .estimators import XNVClassifier as XNVClassifier
 from .estimators.evaluation import predict_to as predict_to

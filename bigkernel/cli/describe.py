@@ -27,6 +27,7 @@ from bigkernel.data.zarr_arrays import kind_of
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import last_step
+from bigkernel.estimators.evaluation import whole
 from bigkernel.estimators.inputs.checks import require_valid
 from bigkernel.estimators.persistence import load_model
 from bigkernel.estimators.tables.partitioned import leaf_metric
@@ -43,6 +44,7 @@ _KINDS: dict[str, tuple[Any, Any]] = {
     "artl": (None, estimators.ARTLClassifier),
     "ridge": (estimators.Ridge, estimators.Ridge),
     "linear": (estimators.LinearRegression, estimators.LinearRegression),
+    "tabular": (estimators.TabularRegressor, estimators.TabularClassifier),
 }
 # option: the parameter that it sets, if given
 _PARAMETERS = {
@@ -55,6 +57,7 @@ _PARAMETERS = {
     "noise_variance": "noise_variance",
     "class_weight": "class_weight",
     "probability": "probability",
+    "time_limit": "time_limit",
 }
 
 
@@ -82,7 +85,7 @@ def chosen_rows(corpus: Corpus, on_bad_rows: str, columns: Sequence[str] | None 
 def encoding_at(path: str) -> TableEncoding:
     """Return how a corpus, or a model that begins with `TableEncoder`, encodes tables."""
     if is_model(path):
-        model: Any = load_model(path)
+        model: Any = whole(load_model(path))
         encoding: TableEncoding | None = model[0].encoding() if _has_encoder(model) else None
     else:
         encoding = open_corpus(path).info.encoding
@@ -180,7 +183,7 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
         given["kernel"] = _kernel(options)
     given = {name: value for name, value in given.items() if name in known}
     for option, name in _PARAMETERS.items():
-        if options[option] is not None:
+        if options.get(option) is not None:
             if name not in known:
                 what = method if classes else f"{method} of numbers"
                 raise ConfigError(f"--{option.replace('_', '-')}: not used by {what}; leave it out")
@@ -223,8 +226,8 @@ def _kernel(options: dict[str, Any]) -> Kernel:
 
 def build_grid(corpus: Corpus, options: dict[str, Any]) -> tuple[Any, dict[str, list[Any]]]:
     """Return the estimator of the first values of options with several, and the grid of all of them."""
-    if options["method"] == "linear":
-        raise ConfigError("--method linear: has no parameter to tune")
+    if options["method"] in ("linear", "tabular"):
+        raise ConfigError(f"--method {options['method']}: has no parameter to tune; use bigkernel fit")
     several = {name: options[name] for name in ("sigma", "gamma", "alpha", "components") if options[name] is not None}
     first = {**options, **{name: values[0] for name, values in several.items()}}
     model = build(corpus, first)

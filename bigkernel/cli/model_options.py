@@ -15,13 +15,13 @@ WIDTHS = ("scale", "auto")
 _METHOD = together(
     click.option(
         "--method",
-        type=click.Choice(["krr", "sssl", "xnv", "artl", "ridge", "linear"]),
+        type=click.Choice(["krr", "sssl", "xnv", "artl", "ridge", "linear", "tabular"]),
         metavar="NAME",
         default="krr",
         show_default=True,
         help="krr: kernel ridge regression; sssl: semi-supervised, on leading eigenfunctions; xnv: semi-supervised, on "
         "two views; artl: classes of a domain without labels from another; ridge, linear: linear models. All but these "
-        "two classify a corpus of classes.",
+        "two classify a corpus of classes. tabular: models of tables, chosen by held-out rows, without other settings.",
     ),
     click.option(
         "--landmarks",
@@ -78,6 +78,7 @@ _REST = together(
 
 
 _LEAVES = (
+    click.option("--time-limit", type=click.FloatRange(0), metavar="S", help="Seconds of tabular.  [default: 240]"),
     click.option("--leaves", type=click.IntRange(1), metavar="N", help="Models and metrics of N parts of the space."),
     click.option("--posterior", is_flag=True, help="Leaves of numbers keep what predict --std needs."),
 )

@@ -37,7 +37,7 @@ _FIGURES = (
 # figures of a fit that people do not need every time
 _DETAILS = {
     *("diagnostics", "block_rows", "trace_error", "landmark_choice", "dtype", "sums", "stage_seconds", "sweep_seconds"),
-    *("training_mse", "held_out_mse", "training_error_percent", "held_out_error_percent"),
+    *("training_mse", "held_out_mse", "training_error_percent", "held_out_error_percent", "candidates"),
     *(name for name in _FIGURES if name != "resumed_segments"),
 }
 # shown if there are any
@@ -79,7 +79,7 @@ def fit(
     from bigkernel.cli.describe import build, chosen_rows, with_encoder
     from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.base import last_step
-    from bigkernel.estimators.evaluation import describe_metric, limit_classes
+    from bigkernel.estimators.evaluation import describe_metric, limit_classes, whole
     from bigkernel.estimators.persistence import save_model
     from bigkernel.events.job import Figures, emit
 
@@ -95,6 +95,7 @@ def fit(
         seconds = time.perf_counter() - start
         last: Any = last_step(estimator)
         report: dict[str, Any] = last.fit_report()
+        last = last_step(estimator := whole(estimator))
         report["fit_seconds"] = seconds
         report["training_mse"] = mse = float(np.mean(last.training_mse_)) if hasattr(last, "training_mse_") else None
         if mse is not None and not opened.info.classes and "weight" not in opened.columns:
@@ -260,10 +261,10 @@ def predict(
     from bigkernel.cli.describe import chosen_rows, encoded, is_dataset, open_dataset, without_encoder
     from bigkernel.data.corpus import open_corpus
     from bigkernel.data.prediction_table import is_table
-    from bigkernel.estimators.evaluation import predict_to
+    from bigkernel.estimators.evaluation import predict_to, whole
     from bigkernel.estimators.persistence import load_model
 
-    loaded = load_model(model)
+    loaded = whole(load_model(model))
     if grid := is_dataset(corpus):
         opened, given = None, open_dataset(corpus)
     else:
@@ -339,12 +340,12 @@ def score(
     """
     from bigkernel.cli.describe import chosen_rows, without_encoder
     from bigkernel.data.corpus import open_corpus
-    from bigkernel.estimators.evaluation import evaluate, limit_classes
+    from bigkernel.estimators.evaluation import evaluate, limit_classes, whole
     from bigkernel.estimators.persistence import load_model
     from bigkernel.events.job import Figures, emit
 
     opened, title = open_corpus(corpus), f"{model} on {corpus}"
-    loaded = without_encoder(load_model(model), opened)
+    loaded = without_encoder(whole(load_model(model)), opened)
     rows = chosen_rows(opened, on_bad_rows, getattr(loaded, "feature_names_in_", None))
     with execution(where, run=run, resume=resume, quiet=as_json):
         verdict = evaluate(loaded, opened, rows, of="scored", pictures=bool(run))

@@ -21,6 +21,8 @@ from .tables.partitioned import PartitionedClassifier as PartitionedClassifier
 from .tables.partitioned import PartitionedRegressor as PartitionedRegressor
 from .tables.residual import ResidualRegressor as ResidualRegressor
 from .tables.table_encoder import TableEncoder as TableEncoder
+from .tables.tabular import TabularClassifier as TabularClassifier
+from .tables.tabular import TabularRegressor as TabularRegressor
 from .transforms.images import MomentNormalizer as MomentNormalizer
 from .transforms.images import OrientationFeatures as OrientationFeatures
 from .transforms.nystroem import Nystroem as Nystroem

@@ -79,11 +79,20 @@ class Model(Protocol):
     def score(self, X: RowsLike, y: ColumnLike = None) -> float:
         """Return R² or the accuracy."""
 
-    def score_totals(self, X: RowsLike, *, worst: int = 0) -> Accumulator:
+    def score_totals(
+        self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None, *, worst: int = 0
+    ) -> Accumulator:
         """Sum up what scores are computed from."""
 
     def predict_to(self, X: RowsLike, path: str | os.PathLike[str], **options: bool) -> zarr.Group | list[str]:
         """Write predictions."""
+
+
+def whole(model: BaseEstimator) -> BaseEstimator:
+    """Return a model with the steps of the Pipeline that its last step chose, if it did, in place of that step."""
+    steps = model.steps if isinstance(model, Pipeline) else [("model", model)]
+    chosen = getattr(steps[-1][1], "model_", None)
+    return model if chosen is None else Pipeline([*steps[:-1], *chosen.steps])
 
 
 def split(model: BaseEstimator, rows: R) -> tuple[Model, R | Rows]:
@@ -91,6 +100,7 @@ def split(model: BaseEstimator, rows: R) -> tuple[Model, R | Rows]:
 
     `ConfigError` for a transformer of scikit-learn and rows that are not in memory.
     """
+    model = whole(model)
     if not isinstance(model, Pipeline):
         return cast(Model, model), rows
     for step in model[:-1] if is_lazy(rows) else ():

@@ -67,6 +67,8 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "RowUnion": (),
     "TableEncoder": ("columns_",),
     "LearnedMetric": ("weights_", "centre_", "kernel_", "penalty_", "rounds_", "n_iter_", "gain_", "gain_error_"),
+    "TabularRegressor": ("candidates_", "ended_"),
+    "TabularClassifier": ("candidates_", "ended_"),
     "sklearn.preprocessing.StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
     "sklearn.preprocessing.MinMaxScaler": (
         "min_",
@@ -89,7 +91,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 _NAMED = ("steps", "estimators", "transformer_list")  # parameters that are lists of steps by name
 _BLENDED = ("PartitionedRegressor", "PartitionedClassifier", "ResidualRegressor")
 _COMMON = ("n_features_in_", "feature_names_in_", "_sklearn_output_config")
-_INNER = ("regressor_", "transformer_")  # of scikit-learn, fitted
+_INNER = ("regressor_", "transformer_", "model_")  # fitted
 _ADVICE = "joblib.dump or skops.io.dump store any Pipeline, and such files must only be loaded from trusted sources"
 
 
@@ -367,6 +369,11 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
     else:
         require({label for label, _ in named} <= {*_INNER}, f"{kind}: unknown steps")
         vars(step).update(named)
+    if hasattr(step, "candidates_"):
+        model: Any = getattr(step, "model_", None)
+        same = isinstance(model, Pipeline) and is_classifier(model) == is_classifier(step)
+        require(same and model.n_features_in_ == d, f"{kind}: expected a model of {d} features")
+        require(sum(line["chosen"] is True for line in step.candidates_) == 1, f"{kind}: expected one chosen candidate")
     if kind == "LearnedMetric":
         whole = {*fitted} >= {*_ATTRIBUTES[kind]} and isinstance(step.kernel_, Gaussian | Matern)
         require(whole and np.ndim(step.weights_) in (1, 2), f"{kind}: expected weights and a kernel")

@@ -106,7 +106,10 @@ class Predictor(WithoutCaches):
 
         A `ConfigError` names a step, kernel or feature map that needs more than NumPy, or is not supported.
         """
-        *before, (_, last) = getattr(model, "steps", [("", model)])
+        steps: list[Any] = getattr(model, "steps", [("", model)])
+        if chosen := getattr(steps[-1][1], "model_", None):  # a Pipeline that an estimator chose
+            steps = [*steps[:-1], *chosen.steps]
+        *before, (_, last) = steps
         if not (hasattr(last, "predict") and hasattr(last, "_expansion")):
             raise ConfigError(
                 f"predictor: expected a classifier or regressor of bigkernel, found {type(last).__name__}"

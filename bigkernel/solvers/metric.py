@@ -30,7 +30,7 @@ from bigkernel.kernels.landmarks import median_width
 
 T = TypeVar("T")
 Radial = Gaussian | Matern
-_TILE = 2048
+TILE = 2048
 _WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the median distance of landmarks
 PENALTIES = tuple(np.geomspace(1e-7, 1e-1, 7))  # α, as a share of the rows
 _RANGE = (1e-10, 10.0)  # of α
@@ -212,7 +212,7 @@ def _solved(H: Array, right: Array) -> Array:
 
 
 def _tiles(x: Array) -> list[Index]:
-    return [slice(start, start + _TILE) for start in range(0, len(x), _TILE)]
+    return [slice(start, start + TILE) for start in range(0, len(x), TILE)]
 
 
 def _gram(x: Array) -> Array:

@@ -172,6 +172,14 @@ def test_leaves_are_fitted_planned_and_described(run, colours):
     run("predict", "m", "flowers", "p.csv")
 
 
+def test_a_table_needs_no_settings(run, colours):
+    shown = json.loads(run("fit", "flowers", "m", "--method", "tabular", "--time-limit", 0, "--json").stdout)
+    assert (shown["chosen"], shown["ended"]) == ("Gaussian", "time_limit")
+    assert [line["candidate"] for line in shown["candidates"]] == ["Gaussian"]
+    run("score", "m", "flowers")
+    assert "no parameter to tune" in run("tune", "flowers", "--method", "tabular", "--out", "t", code=8).stderr
+
+
 def test_names_pass_through_transforms_and_searches_and_come_from_frames(run, colours):
     learned = []
     for name in ("m1", "m2"):

@@ -6,4 +6,5 @@ blended : which models may be inside other models, and what remains of each
 leaf_fits : the sweep that fits leaves
 residual : regressors in stages, each fitted to what those before it leave
 partitioned : models of regions of the space, blended at the borders
+tabular : models without settings, chosen by held-out rows
 """

@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.pipeline import Pipeline
 
+from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, last_step
 from bigkernel.estimators.fit.basis import FOURIER
@@ -45,6 +46,17 @@ def as_targets(data: Training) -> Targets:
     """Return the targets of a fit of members, which are numbers or classes of all rows."""
     assert isinstance(data.targets, Targets)
     return data.targets
+
+
+def plain_targets(targets: Targets, y: Array) -> Array:
+    """Return targets as numbers, NaN where there is none, or as positions of classes, −1 where there is none."""
+    known = targets.labelled(y, 0)
+    if targets.classes is None:
+        return np.where(known if y.ndim == 1 else known[:, None], y, np.nan)
+    codes = np.full(len(y), -1)
+    place = np.searchsorted(targets.classes, y[known])
+    codes[known] = place if targets.position is None else targets.position[place]
+    return codes
 
 
 def member_of(model: BaseEstimator, rows: int, *, spread: bool = False) -> Member:

@@ -28,7 +28,7 @@ from bigkernel.engine.rows import NumpySource, Rows, Source, SparseSource
 from bigkernel.engine.sweep import Execution, execution
 from bigkernel.errors import ConfigError, DataError, ModelRejectedError
 from bigkernel.estimators.base import last_step
-from bigkernel.estimators.tables.blended import Parameter, member_of
+from bigkernel.estimators.tables.blended import Parameter, member_of, plain_targets
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.models.file import LIMIT_BYTES, Packing, opened, require, unpack, write_file
 from bigkernel.models.predictor import kind_of
@@ -68,18 +68,8 @@ class AllRows:
             chosen = {name: _chosen(source, taken) for name, source in sources.items()}
         else:
             chosen = {name: NumpySource(np.ascontiguousarray(taken[name])) for name in taken.dtype.names}
-        chosen["y"] = NumpySource(self._plain(chosen["y"].read(0, len(taken))))
+        chosen["y"] = NumpySource(plain_targets(self.targets, chosen["y"].read(0, len(taken))))
         return replace(self.rows, x=chosen.pop("x"), columns=chosen)
-
-    def _plain(self, y: Array) -> Array:
-        """Return targets as numbers, NaN where there is none, or as positions of classes, −1 where there is none."""
-        targets, known = self.targets, self.targets.labelled(y, 0)
-        if targets.classes is None:
-            return np.where(known if y.ndim == 1 else known[:, None], y, np.nan)
-        codes = np.full(len(y), -1)
-        place = np.searchsorted(targets.classes, y[known])
-        codes[known] = place if targets.position is None else targets.position[place]
-        return codes
 
 
 def _chosen(source: Source, ids: Array) -> Source:

@@ -28,7 +28,7 @@ from bigkernel.events.job import Note, Step, emit, job
 from bigkernel.kernels.functions import Gaussian, Matern
 from bigkernel.kernels.landmarks import uniform
 from bigkernel.kernels.threads import one_thread
-from bigkernel.solvers.metric import HeldOutLoss, Metric, Run, Sample, learn_products, learn_scales, plain_metric
+from bigkernel.solvers.metric import TILE, HeldOutLoss, Metric, Run, Sample, learn_products, learn_scales, plain_metric
 from bigkernel.streaming.chunk import RowMap
 from bigkernel.streaming.row_maps import LinearMap, Standardize
 
@@ -137,7 +137,9 @@ class LearnedMetric(RowTransformer):
         threads = 1 if execution.get().client == "serial" else processors()
         with job(_WHAT), ThreadPoolExecutor(threads) as pool, one_thread():
             sample, self.centre_ = self._sample(X, y, rng)
-            losses, judge = _folds_of(sample, kernel, self.n_landmarks, pool.map)
+            # threads share tiles, of which few rows have one
+            run: Run = pool.map if len(sample.x) > TILE else map
+            losses, judge = _folds_of(sample, kernel, self.n_landmarks, run)
             plain = plain_metric(losses)
             learned, self.rounds_ = self._learn(losses, plain, rng)
             self.n_iter_ = len(self.rounds_) - 1
