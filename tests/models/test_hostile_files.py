@@ -42,6 +42,7 @@ MODELS = {
         LABELS,
     ),
     "stages": (bk.ResidualRegressor([("trend", bk.Ridge()), ("rest", bk.KernelRidge(**SMALL))]), Y),
+    "tabular": (bk.TabularRegressor(time_limit=0, random_state=0), Y),
     "domains": (bk.DICA(bk.Gaussian(1.4), 2, allow_single_domain=True, **SMALL), LABELS),
     "standardizer": (bk.Standardizer(), None),
     "random features": (bk.RandomFourier(bk.Gaussian(1.4), 7, random_state=0), None),
@@ -53,7 +54,7 @@ MODELS = {
     "function": (make_pipeline(FunctionTransformer(np.arcsinh), bk.Ridge()), Y),
     "table": (make_pipeline(bk.TableEncoder(), bk.Ridge()), Y),
 }
-FUZZED = ("classifier", "regressor", "sssl", "pipeline", "ridge", "table", "leaves", "stages")
+FUZZED = ("classifier", "regressor", "sssl", "pipeline", "ridge", "table", "leaves", "stages", "tabular")
 pytestmark = pytest.mark.filterwarnings("ignore::bigkernel.errors.RankDeficiencyWarning")
 
 

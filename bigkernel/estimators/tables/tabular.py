@@ -173,6 +173,8 @@ class Sample:
         known = y >= 0 if targets.classes is not None else ~np.isnan(y.reshape(len(y), -1)).any(axis=1)
         weight = np.asarray(rows.column("weight"))[ids] if "weight" in rows.columns else np.ones(len(ids))
         order = rng.permutation(np.flatnonzero(known & (weight > 0)))
+        if len(order) < 2:
+            raise DataError(f"{rows.name}: n_samples={len(order)} rows have a target; expected at least 2")
         weight = weight[order] / weight[order].mean()
         y = y[order]
         if targets.classes is None:
@@ -347,6 +349,10 @@ class _Tabular(BaseEstimator):
             numbers = X if encoder is None else encoder.transform(X)
             reader = copy(self)
             data = read_training(reader, numbers, y, sample_weight)
+            if not (classifies or data.rows.grid):
+                y = None  # the rows have it
+            elif classifies and not is_lazy(numbers):
+                y = np.asarray(data.inputs.classes)[data.rows.column("y")]
             rng = check_random_state(self.random_state)
             sample, seed = Sample.draw(data, rng), int(rng.randint(2**31 - 1))
             n, limit = len(data.rows), np.inf if self.time_limit is None else self.time_limit
@@ -371,26 +377,22 @@ class _Tabular(BaseEstimator):
         self.ended_ = search.ended
         return self
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "model_")
-
-    def _checked(self, X: RowsLike) -> RowsLike:
-        """Return rows to predict, after the checks of their number and names of columns."""
+    def _ask(self, method: str, X: RowsLike, **options: bool) -> Array:
+        """Call a method of the chosen model, after the checks of the number and names of columns."""
         check_is_fitted(self)
-        if is_lazy(X):
-            return X
-        if not isinstance(self.model_[0], TableEncoder):
+        if not (is_lazy(X) or isinstance(self.model_[0], TableEncoder)):
             validate_input(self, X, reset=False)
-            return X
-        try:
-            validate_data(self, X, reset=False, skip_check_array=True)
-        except ValueError as error:
-            raise DataError(f"X: {error}") from error
-        return X
+        elif not is_lazy(X):
+            try:
+                validate_data(self, X, reset=False, skip_check_array=True)
+            except ValueError as error:
+                raise DataError(f"X: {error}") from error
+        answer: Array = getattr(self.model_, method)(X, **options)
+        return answer
 
     def predict(self, X: RowsLike) -> Array | da.Array:
         """Predict labels (n,) or numbers (n,) or (n, c) of the rows of a table, lazily for lazy input."""
-        return self.model_.predict(self._checked(X))
+        return self._ask("predict", X)
 
     def score(self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:
         """Return R², or the accuracy of a classifier; lazy input is scored by one sweep."""
@@ -469,11 +471,12 @@ class TabularRegressor(MultiOutputMixin, RegressorMixin, _Tabular):
         """Predict numbers (n,) or (n, c) of the rows of a table, lazily for lazy input."""
         if not return_std:
             return super().predict(X)
+        check_is_fitted(self)
         last = last_step(self.model_)
         if not isinstance(last, KernelRidge):
             kind = type(last).__name__
             raise ConfigError(f"return_std: expected a KernelRidge, but the chosen model, {kind}, has no deviations")
-        return self.model_.predict(self._checked(X), return_std=True)
+        return self._ask("predict", X, return_std=True)
 
 
 @parameters
@@ -506,14 +509,12 @@ class TabularClassifier(ClassifierMixin, _Tabular):
     @property
     def classes_(self) -> Array:
         """The labels (c,), sorted."""
-        if not self.__sklearn_is_fitted__():
-            raise AttributeError("classes_")
         return cast(KernelRidgeClassifier, last_step(self.model_)).classes_
 
     def predict_proba(self, X: RowsLike) -> Array | da.Array:
         """Predict probabilities of the classes (n, c)."""
-        return self.model_.predict_proba(self._checked(X))
+        return self._ask("predict_proba", X)
 
     def decision_function(self, X: RowsLike) -> Array | da.Array:
         """Compute f, (n, c), or (n,) for two classes (positive: the second)."""
-        return self.model_.decision_function(self._checked(X))
+        return self._ask("decision_function", X)
