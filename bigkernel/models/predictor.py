@@ -25,8 +25,8 @@ from bigkernel.kernels.functions import KERNELS
 from bigkernel.kernels.given import Pairwise
 from bigkernel.models.file import LIMIT_BYTES, Contents, Packing, opened, require, stored_fields, unpack
 from bigkernel.statistics.blend import Blend, Everywhere, Member, Tree
+from bigkernel.statistics.predictor import ExactSpread, Projection, Spread, log_softmax, softmax
 from bigkernel.statistics.predictor import Predictor as Expansion
-from bigkernel.statistics.predictor import Projection, Spread, log_softmax, softmax
 from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, is_plain, mapped_width
 from bigkernel.streaming.devices import HOST, device_of
 from bigkernel.streaming.row_maps import (
@@ -48,7 +48,19 @@ _MAPS = (Scale, UnitNorm, Standardize, LinearMap, SideBySide, Circles, Sphere, P
 _IMAGE_MAPS = ("MomentNormalise", "Orientations")
 _CLASSES: dict[str, type[Any]] = {
     kind.__name__: kind
-    for kind in (Expansion, Spread, Tree, Everywhere, Member, Blend, TableEncoding, TableColumn, *_FEATURES, *_MAPS)
+    for kind in (
+        Expansion,
+        Spread,
+        ExactSpread,
+        Tree,
+        Everywhere,
+        Member,
+        Blend,
+        TableEncoding,
+        TableColumn,
+        *_FEATURES,
+        *_MAPS,
+    )
 }
 _CLASSES["Expansion"] = Expansion  # as annotated here
 
@@ -348,8 +360,12 @@ def require_fitting(expansion: Expansion) -> None:
     )
     different = classes is None or (classes.shape == (c,) and len(set(classes.tolist())) == c)
     require(different, f"expected {c} distinct labels")
-    if (spread := expansion.spread) is not None:
-        p, q, scale = features.width, len(spread.centre), spread.scale
+    spread, p = expansion.spread, features.width
+    if isinstance(spread, ExactSpread):
+        fits = spread.noise.shape == (p,) and spread.scale.shape == (c,) and isinstance(features, LandmarkMap)
+        require(fits and bool((spread.noise > 0).all()), f"expected the noise of {p} rows above 0, and {c} scales")
+    elif spread is not None:
+        q, scale = len(spread.centre), spread.scale
         shapes = spread.explained.shape[:1], spread.uncertain.shape, spread.centre.shape, scale.shape
         fits = spread.explained.ndim == 2 and shapes == ((p,), (p, q), (q,), (c,)) and isinstance(features, LandmarkMap)
         require(fits, f"expected the spread of {p} columns and {c} targets")

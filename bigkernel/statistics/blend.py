@@ -109,7 +109,7 @@ class Member:
 
     def mean_and_std(self, x: Array, work: Workspace) -> tuple[Array, Array]:
         """Compute f of rows x (n, d) and the standard deviations of observations, both (n, c)."""
-        both = Deviations(self.predictor).values(Chunk(self._mapped(x), work=work))
+        both = Deviations(self.predictor.factored()).values(Chunk(self._mapped(x), work=work))
         return both[:, : self.predictor.width], both[:, self.predictor.width :]
 
     def _mapped(self, x: Array) -> Array:
@@ -148,6 +148,12 @@ class Blend(BlockPredictor):
     def logits(self) -> bool:
         """Whether softmax of the values gives class probabilities."""
         return any(member.predictor.logits for member in self.members)
+
+    keeps_factors: ClassVar[bool] = True
+
+    def factored(self) -> Blend:
+        """Return this blend: its members compute factors in their turn."""
+        return self
 
     def sliced(self) -> Blend:
         """Return a blend whose members read many landmarks in slices."""
@@ -201,7 +207,10 @@ class Blend(BlockPredictor):
         """The cost of standard deviations."""
         each = [member.predictor.spread_cost for member in self.members]
         flops = self.shares.members_per_row * float(np.mean([one.flops_per_row for one in each]))
-        return MapCost(flops, max(one.row_bytes for one in each), sum(one.fixed_bytes for one in each))
+        kept, others = [0], [0]  # bytes of factors, of all members and of one at a time
+        for member, one in zip(self.members, each, strict=True):
+            (kept if member.predictor.keeps_factors else others).append(one.fixed_bytes)
+        return MapCost(flops, max(one.row_bytes for one in each), sum(kept) + max(others))
 
     def fill_both(self, chunk: Chunk, block: Index, mean: Array, std: Array) -> None:
         """Write f of rows of the chunk and the standard deviations of y around it, both (b, c) float64."""

@@ -339,6 +339,20 @@ def test_bands_of_targets_with_other_units_are_as_wide_as_their_errors(leaves, m
     assert_allclose(within, 0.9, atol=0.03)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_exact_leaves_keep_no_factors_and_have_the_deviations_of_the_fit(weighted, fit_intercept, tmp_path):
+    y, weight = X[:, 0] + 0.1 * X[:, 1] ** 2, np.linspace(0.5, 2, len(X)) if weighted else None
+    model = bk.KernelRidge(bk.Matern(1.0, nu=0.5), alpha=0.1, fit_intercept=fit_intercept)
+    leaves = bk.PartitionedRegressor(model, 1, posterior=True).fit(X, y, weight)
+    assert not leaves.leaves_[0].predictor.keeps_factors
+    new = X[:50] + 0.3
+    expected = model.fit(X, y, weight).predict(new, return_std=True)
+    bk.save_model(leaves, tmp_path / "m")
+    for found in (leaves, bk.load_model(tmp_path / "m")):
+        assert_allclose(found.predict(new, return_std=True), expected, rtol=1e-9)
+
+
 FITS = {
     "all rows met": {"alpha": 1e-6},
     "all rows met, all landmarks": {"alpha": 1e-6, "landmarks": X[::2]},

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,6 +18,7 @@ from bigkernel.estimators.fit.basis import of_kernel
 from bigkernel.estimators.fit.precision import DRAW, SAFE, rounding_estimate
 from bigkernel.estimators.fit.state import ExactFit, IterativeFit, MomentFit, RidgeSolution
 from bigkernel.estimators.inputs.checks import require_exact
+from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.solvers.accuracy import perturbations
 from bigkernel.solvers.posterior import Posterior, exact_posterior, nystrom_posterior
 from bigkernel.solvers.qr_ridge import qr_posterior
@@ -24,9 +26,10 @@ from bigkernel.solvers.residuals import ENOUGH, PROMISE
 from bigkernel.solvers.ridge import rounding_of_rotation
 from bigkernel.solvers.whitening import Whitening, centre_whitened, whiten_moments
 from bigkernel.statistics.moments import Moments
-from bigkernel.statistics.predictor import Spread
+from bigkernel.statistics.predictor import ExactSpread, Predictor, Spread
 
 _ROUNDING = 1e-8  # share of squares that a difference of sums does not resolve
+_CONDITION = 1e-10  # least penalty over the trace of K for factors that are computed without pivots
 _DRAWS = 4  # perturbations; a single one estimated 8e-5 for deviations that were off by 3e-2
 
 
@@ -68,6 +71,21 @@ def spread_of(fit: ExactFit | MomentFit | IterativeFit, name: str, noise_varianc
     if met.any():
         squares = np.where(met, np.einsum("pc,pc->c", coef, basis.core() @ coef) / rows, squares)
     return posterior.scaled(np.sqrt(squares), noise, least, weight=total / rows)
+
+
+def without_factors(predictor: Predictor, fit: ExactFit) -> Predictor:
+    """Return the predictor of an exact fit that computes the factors of its spread when needed, if these are precise.
+
+    They need the rows' noise above 0, and K + αW⁻¹ well enough conditioned for a Cholesky factor.
+    """
+    spread, alpha = predictor.spread, float(cast(RidgeSolution, fit.solution).alpha)
+    assert isinstance(spread, Spread)
+    weight = np.ones(len(spread.explained)) if fit.weight is None else fit.weight
+    trace = float((of_kernel(fit.basis).core().diagonal() * weight).sum())
+    if not (alpha > trace * _CONDITION and (weight > 0).all() and isinstance(predictor.features, LandmarkMap)):
+        return predictor
+    bare = ExactSpread(alpha / weight, len(spread.centre) > 0, spread.level, spread.scale)
+    return replace(predictor, spread=bare)
 
 
 def _posterior_of(fit: ExactFit | MomentFit | IterativeFit, name: str) -> Posterior:

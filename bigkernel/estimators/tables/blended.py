@@ -14,11 +14,14 @@ from bigkernel.arrays import Array
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.base import RowsEstimator, last_step
 from bigkernel.estimators.fit.basis import FOURIER
+from bigkernel.estimators.fit.deviations import without_factors
+from bigkernel.estimators.fit.state import ExactFit
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.transforms.random_fourier import RandomFourier
 from bigkernel.models.predictor import Predictor, require_numpy
 from bigkernel.statistics.blend import Member
 from bigkernel.statistics.moments import Targets
+from bigkernel.statistics.predictor import Predictor as Expansion
 
 
 def require_member(model: BaseEstimator, name: str, *, classifies: bool) -> None:
@@ -62,11 +65,14 @@ def plain_targets(targets: Targets, y: Array) -> Array:
 def member_of(model: BaseEstimator, rows: int, *, spread: bool = False) -> Member:
     """Return the member that a model is, fitted to so many rows; `spread`: with that of its predictions."""
     made, last = Predictor.of(model), last_step(model)
+    expansion = cast(RowsEstimator, last)._with_spread() if spread else made.expansion
+    if spread and isinstance(expansion, Expansion) and isinstance(fit := cast(RowsEstimator, last)._fitted, ExactFit):
+        expansion = without_factors(expansion, fit)
     wrong, alpha = (getattr(last, name, None) for name in ("diagnostics_", "alpha_"))
     error = None if wrong is None else wrong.get("prediction_error")
     return Member(
         made.row_maps,
-        cast(RowsEstimator, last)._with_spread() if spread else made.expansion,
+        expansion,
         rows,
         None if alpha is None else float(np.mean(alpha)),
         None if error is None else float(error),

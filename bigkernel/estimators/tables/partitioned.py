@@ -61,10 +61,11 @@ _MATRICES = 13  # m×m matrices of float64 in the fit of a leaf, at most: those 
 _OF_SPREAD = 8  # more of them, with standard deviations
 
 
-def grow(x: Array, n_leaves: int, overlap: float) -> Tree:
+def grow(x: Array, n_leaves: int, overlap: float, *, evenly: bool = False) -> Tree:
     """Split rows x (n, d) at equal shares along their principal direction, again and again.
 
-    `overlap` is the share of a node's rows between the two borders of its split.
+    `overlap` is the share of a node's rows between the two borders of its split; `evenly`: only of the last splits, and
+    those above have borders that are as far apart.
     """
     directions, lower, upper = [], [], []
 
@@ -75,7 +76,8 @@ def grow(x: Array, n_leaves: int, overlap: float) -> Tree:
         direction = _principal_direction(x)
         places = project(x, direction)
         share = left / count
-        reach = overlap * min(share, 1 - share)
+        # a node of c leaves is c^(1/d) times as wide as one
+        reach = overlap * min(share, 1 - share) * ((2 / count) ** (1 / x.shape[1]) if evenly else 1)
         low, middle, high = np.quantile(places, [share - reach, share, share + reach])
         if not places.max() > middle:  # beside many equal rows
             if not (places < middle).any():
@@ -112,6 +114,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
     tree_ = Fitted[Tree]("blend.shares")
     leaves_ = Fitted[tuple[Member, ...]]("blend.members")
     _keeps_sums = False
+    _evenly: ClassVar[bool] = False  # whether all borders are as far apart
     _ridge: ClassVar[type[KernelRidge | KernelRidgeClassifier]] = KernelRidge  # of a leaf whose estimator is not given
     posterior = False  # whether leaves keep what standard deviations need
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {
@@ -175,7 +178,7 @@ class _Partitioned(MetaEstimatorMixin, RowsEstimator):
         rows = data.rows
         count = min(self.n_samples, len(rows), max(2 * self.n_leaves, _SAMPLE_BYTES // (8 * rows.shape[1])))
         sample = rows.take(draw_rows(rows, count, rng))
-        tree = grow(sample, self.n_leaves, self.overlap)
+        tree = grow(sample, self.n_leaves, self.overlap, evenly=self._evenly)
         source = LeafRows.of(tree, as_targets(data), directory, rows, rows.bounds(settings()))
         shared = sum(len(places) for places, _ in tree.leaves(sample)) / len(sample)
         require_free(directory, int(shared * len(rows) * source.dtype.itemsize), "the rows of leaves")
@@ -358,7 +361,8 @@ class PartitionedRegressor(_Partitioned, Regressor):
         Number of rows on which the splits are found.
     posterior : bool, default False
         Whether leaves of `KernelRidge` keep the covariance of their Gaussian processes, for
-        ``predict(X, return_std=True)``: 16 m² bytes each, in memory and in files.
+        ``predict(X, return_std=True)``: 16 m² bytes each, in memory and in files; those of exact leaves
+        are computed again for each block of rows.
     random_state : int, RandomState or None
     verbose : int
         1: show progress.
