@@ -19,6 +19,7 @@ from .estimators import ImportanceWeights as ImportanceWeights
 from .estimators import KernelLogisticClassifier as KernelLogisticClassifier
 from .estimators import KernelRidge as KernelRidge
 from .estimators import KernelRidgeClassifier as KernelRidgeClassifier
+from .estimators import Kriging as Kriging
 from .estimators import LabelledRowsClassifier as LabelledRowsClassifier
 from .estimators import LearnedMetric as LearnedMetric
 from .estimators import LinearRegression as LinearRegression

@@ -16,6 +16,7 @@ from .ridge import KernelRidge as KernelRidge
 from .ridge import KernelRidgeClassifier as KernelRidgeClassifier
 from .sssl import SSSL as SSSL
 from .sssl import SSSLClassifier as SSSLClassifier
+from .tables.kriging import Kriging as Kriging
 from .tables.learned_metric import LearnedMetric as LearnedMetric
 from .tables.partitioned import PartitionedClassifier as PartitionedClassifier
 from .tables.partitioned import PartitionedRegressor as PartitionedRegressor

@@ -33,16 +33,24 @@ from bigkernel.models.predictor import Predictor, require_blend
 from bigkernel.models.predictor import kind_of as predictor_kind
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.solvers.residuals import VECTORS
+from bigkernel.solvers.variogram import SMOOTHNESS, Variogram
 from bigkernel.statistics.predictor import Calibration
 
 log = log_of(__name__)
-_FITS = (fit_state.MomentFit, fit_state.ExactFit, fit_state.IterativeFit, fit_state.ProjectionFit, fit_state.BlendFit)
+_FITS = (
+    fit_state.MomentFit,
+    fit_state.ExactFit,
+    fit_state.IterativeFit,
+    fit_state.ProjectionFit,
+    fit_state.BlendFit,
+    fit_state.KrigingFit,
+)
 _SOLUTIONS = [
     kind for kind in vars(fit_state).values() if isinstance(kind, type) and issubclass(kind, fit_state.Solution)
 ]
 _BASES = (LandmarkBasis, FourierBasis, fit_state.RowBasis)
 _CLASSES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, Inputs, PseudoLabels, Calibration)
+    kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, Inputs, PseudoLabels, Calibration, Variogram)
 }
 _NO_STEPS = ("passthrough", "drop")
 _IMAGE = ("image_height_", "image_width_")
@@ -89,7 +97,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "sklearn.compose.TransformedTargetRegressor": ("_training_dim",),
 }
 _NAMED = ("steps", "estimators", "transformer_list")  # parameters that are lists of steps by name
-_BLENDED = ("PartitionedRegressor", "PartitionedClassifier", "ResidualRegressor")
+_BLENDED = ("PartitionedRegressor", "PartitionedClassifier", "ResidualRegressor", "Kriging")
 _COMMON = ("n_features_in_", "feature_names_in_", "_sklearn_output_config")
 _INNER = ("regressor_", "transformer_", "model_")  # fitted
 _ADVICE = "joblib.dump or skops.io.dump store any Pipeline, and such files must only be loaded from trusted sources"
@@ -430,6 +438,12 @@ def _require_blend(step: Any, fit: Any) -> None:
         same and len(blend.members) == getattr(step, "n_leaves", len(blend.members)), f"{name}: expected other members"
     )
     require(not (inputs.flat and blend.width != 1), f"{name}: expected one target")
+    require(isinstance(fit, fit_state.KrigingFit) == (name == "Kriging"), f"{name}: expected another fit")
+    if isinstance(fit, fit_state.KrigingFit):
+        found, d, c = fit.variogram, inputs.n_features, blend.width
+        shapes = found.inverse_ranges.shape, found.sill.shape, found.semivariances.shape
+        fits = shapes == ((d, d), (c,), (len(found.lags), c)) and found.trend in ("constant", "linear")
+        require(fits and found.nu in SMOOTHNESS and found.ratio > 0, f"{name}: expected a variogram of {d} coordinates")
 
 
 def _statistics(fit: Any, p: int) -> dict[str, tuple[Any, tuple[int, ...]]]:

@@ -14,6 +14,7 @@ exact : kernel ridge regression on every row
 logistic : softmax regression, and calibration of probabilities
 gcv : generalised cross-validation
 posterior : predictive variance
+variogram : the covariance of a field from its values at places
 qr_ridge : ridge from the R factor of rows
 linear : ridge regression on rows themselves
 penalty_grid : every candidate of a grid

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 import bigkernel
 from bigkernel import estimators
-from bigkernel.estimators.fit.state import BlendFit, ExactFit, IterativeFit, MomentFit
+from bigkernel.estimators.fit.state import BlendFit, ExactFit, IterativeFit, KrigingFit, MomentFit
 
 rng = np.random.default_rng(5)
 N, D = 60, 4
@@ -39,6 +39,7 @@ FITS = {
     "leaves": (bigkernel.PartitionedRegressor(n_leaves=2, random_state=0), (Y,)),
     "leaves of classes": (bigkernel.PartitionedClassifier(n_leaves=2, random_state=0), (LABELS,)),
     "stages": (bigkernel.ResidualRegressor([("krr", bigkernel.KernelRidge(**SAMPLED))]), (Y,)),
+    "kriging": (bigkernel.Kriging(n_neighbors=40, random_state=0), (Y,)),
     "sssl": (bigkernel.SSSL(n_components=5, **SAMPLED), (Y,)),
     "sssl exact": (bigkernel.SSSLClassifier(n_components=5, manifold=0), (PARTLY,)),
     "sssl of a graph": (bigkernel.SSSLClassifier(n_components=5), (PARTLY,)),
@@ -106,7 +107,13 @@ def test_the_state_of_an_estimator_is_one_value(name):
     model, given = FITS[name]
     model = clone(model).fit(X, *given)
     assert set(vars(model)) - set(model.get_params()) == {"n_features_in_", "_fitted"}
-    kinds = {"logistic": IterativeFit, "leaves": BlendFit, "leaves of classes": BlendFit, "stages": BlendFit}
+    kinds = {
+        "logistic": IterativeFit,
+        "leaves": BlendFit,
+        "leaves of classes": BlendFit,
+        "stages": BlendFit,
+        "kriging": KrigingFit,
+    }
     kind = kinds.get(name, ExactFit if "exact" in name else MomentFit)
     assert isinstance(model._fitted, kind) or name in ("nystroem", "importance")
     for attribute in ("landmarks_", "dual_coef_", "coef_", "statistics_"):

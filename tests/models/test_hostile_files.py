@@ -43,6 +43,7 @@ MODELS = {
     ),
     "stages": (bk.ResidualRegressor([("trend", bk.Ridge()), ("rest", bk.KernelRidge(**SMALL))]), Y),
     "tabular": (bk.TabularRegressor(time_limit=0, random_state=0), Y),
+    "kriging": (bk.Kriging(0.5, n_neighbors=40, random_state=0), Y),
     "domains": (bk.DICA(bk.Gaussian(1.4), 2, allow_single_domain=True, **SMALL), LABELS),
     "standardizer": (bk.Standardizer(), None),
     "random features": (bk.RandomFourier(bk.Gaussian(1.4), 7, random_state=0), None),

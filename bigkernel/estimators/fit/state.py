@@ -19,6 +19,7 @@ from bigkernel.kernels.feature_maps import FeatureMap, IdentityMap
 from bigkernel.kernels.random_fourier import BlockMap
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.solvers.residuals import SolveDiagnostics
+from bigkernel.solvers.variogram import Variogram
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.blend import Blend
 from bigkernel.statistics.domain_cells import Cells
@@ -443,6 +444,13 @@ class BlendFit:
 
     inputs: Inputs
     blend: Blend
+
+
+@dataclass(frozen=True, eq=False)
+class KrigingFit(BlendFit):
+    """A fit of neighbourhoods that share a variogram."""
+
+    variogram: Variogram
 
 
 Fit = MomentFit | ExactFit | IterativeFit

@@ -7,4 +7,5 @@ leaf_fits : the sweep that fits leaves
 residual : regressors in stages, each fitted to what those before it leave
 partitioned : models of regions of the space, blended at the borders
 tabular : models without settings, chosen by held-out rows
+kriging : fields from their values at places
 """

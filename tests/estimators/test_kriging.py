@@ -1,0 +1,131 @@
+"""`Kriging`: the variogram of a simulated field, predictions of dense equations, blends and files."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.optimize import approx_fprime
+
+import bigkernel as bk
+from bigkernel.errors import DataError
+from bigkernel.solvers import variogram
+
+AXES = np.array([[0.8, 0.6], [-0.6, 0.8]])
+RANGES, RATIO, MEAN = (0.4, 0.1), 0.05, 20.0
+
+
+def correlation(h, nu):
+    r = np.sqrt(2 * nu) * h
+    return {0.5: 1, 1.5: 1 + r, 2.5: 1 + r + r * r / 3}[nu] * np.exp(-r)
+
+
+def distances(A, B):
+    u, v = ((one @ AXES.T) / RANGES for one in (A, B))
+    return np.sqrt(np.square(u[:, None] - v).sum(axis=-1))
+
+
+def simulate(n, nu, seed=0):
+    """Return places (n, 2) and a field of variance 4 with noise of variance 0.2."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(size=(n, 2))
+    V = 4 * (correlation(distances(X, X), nu) + RATIO * np.eye(n))
+    return X, MEAN + np.linalg.cholesky(V) @ rng.standard_normal(n)
+
+
+@pytest.fixture(scope="module")
+def field():
+    return simulate(2000, 0.5)
+
+
+@pytest.fixture(scope="module")
+def model(field):
+    X, y = field
+    return bk.Kriging(n_neighbors=500, random_state=0).fit(X[:1500], y[:1500])
+
+
+@pytest.mark.parametrize("nu", [0.5, 1.5])
+def test_variogram_of_a_simulated_field_is_found(nu, field):
+    X, y = field if nu == 0.5 else simulate(1000, nu)
+    rng = np.random.RandomState(0)
+    places = variogram.neighbourhoods(X, y[:, None], rng)
+    found = variogram.choose_variogram(places, None, None, anisotropic=True)
+    assert found.nu == nu
+    assert found.trend == "constant"
+    assert_allclose(found.ranges[1] / found.ranges[0], RANGES[1] / RANGES[0], rtol=0.3)
+    assert abs(found.axes[0] @ AXES[0]) > 0.98
+    # in one square sill and range are hardly told apart, but for the ratio of sill and range^2ν (Zhang 2004)
+    assert_allclose(found.nugget, 0.2, rtol=0.5)
+    assert_allclose((found.sill - found.nugget)[0] / found.ranges[1] ** (2 * nu), 4 / RANGES[1] ** (2 * nu), rtol=0.35)
+    # the fitted curve goes through what pairs show at short lags
+    short = found.lags < 1
+    assert_allclose(found(found.lags[short]), found.semivariances[short], rtol=0.4)
+
+
+@pytest.mark.parametrize("entries", [[0.3, 0.2, -0.1], [0.3, -0.2], [0.3]], ids=len)
+@pytest.mark.parametrize("trend", ["constant", "linear"])
+def test_likelihood_has_the_gradient_of_its_differences(entries, trend, field):
+    X, y = field
+    places = variogram.neighbourhoods(X, np.column_stack([y, X[:, 0] + 0.1 * y]), np.random.RandomState(0))[:2]
+    at = np.array([*entries, -2.0])
+    for nu in variogram.SMOOTHNESS:
+        arguments = places, nu, trend, 0.3
+        numeric = approx_fprime(at, lambda one, *given: variogram._loss(one, *given)[0], 1e-6, *arguments)
+        assert_allclose(variogram._loss(at, *arguments)[1], numeric, atol=0.01)
+
+
+@pytest.mark.parametrize("trend", ["constant", "linear"])
+def test_one_neighbourhood_is_kriging_by_its_equations(trend, field):
+    X, y = (one[:200] for one in field)
+    new = field[0][200:300]
+    model = bk.Kriging(1.5, trend=trend, random_state=0).fit(X, y)
+    mean, std = model.predict(new, return_std=True)
+    A, ratio = model.variogram_.inverse_ranges, model.variogram_.ratio
+
+    def rho(P, Q):
+        return correlation(np.sqrt(np.square((P @ A)[:, None] - Q @ A).sum(axis=-1)), 1.5)
+
+    def columns(P):
+        return np.hstack([np.ones((len(P), 1)), P][: 1 + (trend == "linear")])
+
+    V, k, F, f = rho(X, X) + ratio * np.eye(200), rho(new, X), columns(X), columns(new)
+    VF, Vy = np.linalg.solve(V, F), np.linalg.solve(V, y)
+    beta = np.linalg.solve(F.T @ VF, F.T @ Vy)
+    # the prior of slopes is nearly flat
+    assert_allclose(mean, f @ beta + k @ (Vy - VF @ beta), atol=1e-7 if trend == "constant" else 0.01)
+    left = f - k @ VF
+    variance = 1 + ratio - np.einsum("ij,ji->i", k, np.linalg.solve(V, k.T))
+    variance += np.einsum("ij,ji->i", left, np.linalg.solve(F.T @ VF, left.T))
+    assert np.std(std**2 / variance) < (1e-7 if trend == "constant" else 0.01) * np.mean(std**2 / variance)
+
+
+def test_blended_neighbourhoods_predict_nearly_as_all_rows_together(field, model):
+    X, y = field
+    whole = bk.Kriging(random_state=0, n_neighbors=2000).fit(X[:1500], y[:1500])
+    assert len(model.leaves_) > 4 > len(whole.leaves_)
+    (mean, std), (expected, of_whole) = (one.predict(X[1500:], return_std=True) for one in (model, whole))
+    assert np.std(mean - expected) < 0.1 * np.std(expected - y[1500:])
+    assert_allclose(std, of_whole, rtol=0.3)
+    assert 0.92 < np.mean(np.abs(mean - y[1500:]) < 1.96 * std) < 0.98
+
+
+def test_attributes_are_in_the_words_of_kriging(model):
+    assert model.anisotropy_ == pytest.approx(model.range_[1] / model.range_[0])
+    assert 0 < model.nugget_ < model.sill_
+    assert model.fit_report()["trend"] == model.trend_ == "constant"
+
+
+def test_a_model_from_a_file_and_one_of_dask_arrays_predict_the_same(field, model, tmp_path):
+    da = pytest.importorskip("dask.array")
+    X, _ = field
+    expected = model.predict(X[1500:], return_std=True)
+    bk.save_model(model, tmp_path / "m")
+    loaded = bk.load_model(tmp_path / "m")
+    assert_allclose(loaded.predict(X[1500:], return_std=True), expected, rtol=1e-12)
+    assert loaded.sill_ == model.sill_
+    assert_allclose(bk.Predictor.load(tmp_path / "m").predict(X[1500:]), expected[0], rtol=1e-12)
+    lazy = model.predict(da.from_array(X[1500:], chunks=(200, 2)), return_std=True)
+    assert_allclose(np.array([one.compute() for one in lazy]), expected, rtol=1e-9)
+
+
+def test_too_few_rows_are_refused():
+    with pytest.raises(DataError, match="expected at least 10 rows"):
+        bk.Kriging().fit(np.eye(5), np.arange(5.0))
