@@ -2,7 +2,8 @@
 
 relief and ocean: heights (etopo5.cdf) and temperatures of the sea (levitus_climatology.cdf), of the Debian package
 ferret-datasets, with standard deviations, beside local interpolation and an exact Gaussian process. land: 933 million
-cells of the package global-land-mask. scenes: generated images of 12 bands. Shapes: d features, m landmarks.
+cells of the package global-land-mask. scenes: generated images of 12 bands. heaton: temperatures under clouds, by
+kriging (`clouds`). Shapes: d features, m landmarks.
 """
 
 import warnings
@@ -32,8 +33,9 @@ from bigkernel.errors import AccuracyWarning, DataError, RankDeficiencyWarning
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
+from pipelines.clouds import measure_clouds
 from pipelines.shared.charts import Curve, curves
-from pipelines.shared.experiments import Report, json_option, out_option, seed_option, timed
+from pipelines.shared.experiments import Report, data_option, json_option, out_option, seed_option, timed
 from pipelines.shared.page import Column, Table
 from pipelines.shared.pictures import LIGHT, Paper, drawing
 
@@ -293,27 +295,43 @@ def _block_nanoseconds(d: int, m: int) -> float:
 
 
 @click.command()
-@click.argument("name", type=click.Choice(["relief", "ocean", "land", "scenes"]))
+@click.argument("name", type=click.Choice(["relief", "ocean", "land", "scenes", "heaton"]))
 @click.option("--rows", default=100_000, show_default=True, type=click.IntRange(100), help="Cells to learn from.")
 @click.option("--landmarks", default=1000, show_default=True, type=click.IntRange(10), help="Of a model or leaf.")
 @click.option("--leaves", default=64, show_default=True, type=click.IntRange(1), help="Of all but scenes.")
 @click.option("--scenes", default=4, show_default=True, type=click.IntRange(1), help="Scenes of a million pixels.")
+@click.option("--clouds", default=2, show_default=True, type=click.IntRange(0, 2), help="Cut out of heaton.")
+@data_option("Directory with the data files of heaton.")
 @seed_option
 @out_option("maps", "Directory for report.html, CSV, PNG and predictions.")
 @json_option
-def maps(name: str, rows: int, landmarks: int, leaves: int, scenes: int, seed: int, out: Path, as_json: bool) -> None:
+def maps(
+    name: str,
+    rows: int,
+    landmarks: int,
+    leaves: int,
+    scenes: int,
+    clouds: int,
+    data: Path,
+    seed: int,
+    out: Path,
+    as_json: bool,
+) -> None:
     """Predict a grid from some of its cells: errors, bands of 90 %, seconds and memory.
 
     \b
     python -m pipelines maps ocean
     python -m pipelines maps scenes --scenes 243 --landmarks 4000
     python -m pipelines maps land --leaves 512 --landmarks 128
+    python -m pipelines maps heaton
     """
     report = Report(out, f"Maps: {name}", "predictions of the cells of a grid", quiet=as_json)
     with warnings.catch_warnings():
         for category in (AccuracyWarning, RankDeficiencyWarning):  # some leaves have smooth kernels
             warnings.simplefilter("ignore", category)
-        if name in UNITS:
+        if name == "heaton":
+            measure_clouds(report, data, clouds, seed)
+        elif name in UNITS:
             measure_map(report, name, rows, leaves, landmarks, seed)
         else:
             measure_speed(report, name, rows, leaves, landmarks, scenes, seed)

@@ -138,8 +138,7 @@ def choose_variogram(
             best = other
     covariance, trend = candidates[best]
     sill = (1 + covariance.ratio) * np.mean([_residuals(one, covariance, trend).sill for one in places], axis=0)
-    lags = _empirical(places, covariance.A)
-    return Variogram(covariance.nu, covariance.A, covariance.ratio, trend, sill, *lags)
+    return Variogram(covariance.nu, covariance.A, covariance.ratio, trend, sill, *_empirical(places, covariance.A))
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,6 +44,8 @@ FILES = {
     "zip.test.gz": "the USPS test digits (2,007) of The Elements of Statistical Learning",
     "train-images-idx3-ubyte.gz": "the images of MNIST's training digits",
     "train-labels-idx1-ubyte.gz": "the labels of MNIST's training digits",
+    "heaton/satellite_train.npz": "lon, lat and temperature of AllSatelliteTemps.RData, finnlindgren/heatoncomparison",
+    "heaton/simulated.npz": "train and truth of AllSimulatedTemps.RData, finnlindgren/heatoncomparison",
 }
 # how the files of USPS are read: a digit, and 16×16 grey values from −1 to 1
 USPS = {"format": "csv", "delimiter": "blank", "header": False, "target": 0, "dtype": "float32"}

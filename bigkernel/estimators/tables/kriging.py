@@ -156,9 +156,7 @@ class Kriging(Regressor):
         # in units of the ranges the field is isotropic
         A, centre = variogram.inverse_ranges, data.rows.take(data.rows.ids_at(np.arange(1)))[0]
         to_ranges = LinearMap(centre, A)
-        leaves = self._leaves(len(data.rows), data.rows.shape[1], variogram).set_params(
-            random_state=rng.randint(2**31 - 1)
-        )
+        leaves = self._leaves(*data.rows.shape, variogram).set_params(random_state=rng.randint(2**31 - 1))
         fitted = leaves._fit_members(replace(data, rows=data.rows.map(to_ranges)))
         tree = fitted.blend.shares
         assert isinstance(tree, Tree)
@@ -177,11 +175,9 @@ class Kriging(Regressor):
         y = rows.take_column("y", ids)
         known = targets.labelled(y, 0)
         X, Y = rows.take(ids)[known], y[known].reshape(np.count_nonzero(known), -1).astype(np.float64)
-        if len(X) < _FEWEST:
-            raise DataError(f"{rows.name}: n_samples={len(X)}; expected at least {_FEWEST} rows for a variogram")
-        places = neighbourhoods(X, Y, rng)
+        places = neighbourhoods(X, Y, rng) if len(X) >= _FEWEST else []
         if not places:
-            raise DataError(f"{rows.name}: expected targets that differ from row to row, found equal ones nearby")
+            raise DataError(f"{rows.name}: n_samples={len(X)}; expected at least {_FEWEST} rows whose targets differ")
         return choose_variogram(places, self.nu, self.trend, anisotropic=self.anisotropic)
 
     def _leaves(self, n: int, d: int, variogram: Variogram) -> _Neighbourhoods:
@@ -200,8 +196,7 @@ class Kriging(Regressor):
         self.check_parameters()
         data = clone(self)._read_fit(X, y, sample_domain, None)
         n, d = data.rows.shape
-        none = np.zeros(0)
-        return self._leaves(n, d, Variogram(0.5, np.eye(d), 1.0, "constant", none, none, none)).plan(X, y)
+        return self._leaves(n, d, Variogram(0.5, np.eye(d), 1.0, "constant", *np.zeros((3, 0)))).plan(X, y)
 
     def predict(self, X: RowsLike, return_std: bool = False) -> Array | da.Array | tuple[Array, Array]:
         """Predict numbers (n,) or (n, c) at places X, and with `return_std` the standard deviations of observations.
@@ -215,9 +210,8 @@ class Kriging(Regressor):
 
     def fit_report(self) -> FitReport:
         """Describe the fit as plain data: variogram, neighbourhoods, and the largest of their error estimates."""
-        rows = np.array([leaf.rows for leaf in self.leaves_])
+        rows, found = np.array([leaf.rows for leaf in self.leaves_]), self.variogram_
         wrong = [leaf.prediction_error for leaf in self.leaves_ if leaf.prediction_error is not None]
-        found = self.variogram_
         return FitReport(
             estimator=type(self).__name__,
             nu=self.nu_,
