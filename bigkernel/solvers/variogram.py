@@ -201,7 +201,10 @@ def _residuals(place: Neighbourhood, covariance: _Covariance, trend: str) -> _Re
 def _loss(
     parameters: Array, places: Sequence[Neighbourhood], nu: float, trend: str, spread: float
 ) -> tuple[float, Array]:
-    """Return −2 log of the restricted likelihood, but for a constant, with the best sills, and its gradient."""
+    """Return −2 log of the restricted likelihood a place, but for a constant, with the best sills, and its gradient.
+
+    A place, since the first step of a descent is as long as the gradient: it would end where nothing is correlated.
+    """
     d, ratio = places[0].X.shape[1], float(np.exp(parameters[-1]))
     values, vectors = np.linalg.eigh(_symmetric(parameters[:-1], d))
     covariance = _Covariance(nu, (vectors * np.exp(values)) @ vectors.T / spread, ratio)
@@ -228,7 +231,8 @@ def _loss(
         entries = (gradient * (2 - np.eye(d)))[np.triu_indices(d)]
     else:
         entries = np.diag(gradient) if count == d else np.array([np.trace(gradient)])
-    return loss, np.append(entries, ratio * of_ratio)
+    size = sum(len(place.X) for place in places)
+    return loss / size, np.append(entries, ratio * of_ratio) / size
 
 
 def _held_out_error(place: Neighbourhood, covariance: _Covariance, trend: str) -> float:

@@ -69,7 +69,7 @@ def test_likelihood_has_the_gradient_of_its_differences(entries, trend, field):
     for nu in variogram.SMOOTHNESS:
         arguments = places, nu, trend, 0.3
         numeric = approx_fprime(at, lambda one, *given: variogram._loss(one, *given)[0], 1e-6, *arguments)
-        assert_allclose(variogram._loss(at, *arguments)[1], numeric, atol=0.01)
+        assert_allclose(variogram._loss(at, *arguments)[1], numeric, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("trend", ["constant", "linear"])

@@ -34,7 +34,7 @@ from bigkernel.streaming.row_maps import LinearMap
 if TYPE_CHECKING:
     import dask.array as da
 
-_SLOPE = 10.0  # variance of the slope of a linear trend, in partial sills per squared range: nearly a flat prior
+_SLOPE = 1e3  # variance of a linear trend over the longest lag, in partial sills: nearly a flat prior
 _FEWEST = 10  # rows of which a variogram is estimated
 
 
@@ -184,7 +184,7 @@ class Kriging(Regressor):
         """Return the estimator of the neighbourhoods of n rows, in units of the ranges."""
         kernel: Kernel = Matern(1.0, nu=variogram.nu)
         if variogram.trend == "linear":
-            kernel = kernel + Scaled(Linear(), _SLOPE)
+            kernel = kernel + Scaled(Linear(), float(_SLOPE / variogram.lags[-1] ** 2))
         # the overlap makes a neighbourhood of one leaf's width (1 + 2^(1/d)·overlap) times as wide
         wider = (1 + 2 ** (1 / d) * self.overlap) ** d
         count = 1 if n <= self.n_neighbors else max(2, round(n * wider / self.n_neighbors))
