@@ -53,6 +53,7 @@ class Settings:
         return self.worker_base_bytes if self.worker_base_bytes > default else 0
 
 
+_DEVICES = ("cpu", "cuda", "auto", "torch", "strict")  # the last two are for tests
 _RANGES = {one.name: one.metadata["range"] for one in fields(Settings) if one.metadata}
 
 
@@ -88,8 +89,8 @@ def settings(**overrides: int | str | None) -> Settings:
     cache = values.get("block_cache")
     if cache != "auto" and (isinstance(cache, bool) or not isinstance(cache, int) or not 0 <= cache <= 2**50):
         raise ConfigError(f"bigkernel.block_cache: expected 'auto' or a number of bytes, found {cache!r}")
-    if not isinstance(values.get("device"), str):  # `engine.cards` knows the names
-        raise ConfigError(f"bigkernel.device: expected cpu, cuda or auto, found {values.get('device')!r}")
+    if values.get("device") not in _DEVICES:
+        raise ConfigError(f"bigkernel.device: expected one of cpu, cuda, auto, found {values.get('device')!r}")
     if not isinstance(values.get("monitor"), bool):
         raise ConfigError(f"bigkernel.monitor: expected true or false, found {values.get('monitor')!r}")
     hosts = values.get("page_hosts")

@@ -16,7 +16,7 @@ PIPELINES: dict[str, tuple[str, str]] = {
     "landmarks": ("landmark_choice", "Compare choices of landmarks."),
     "labels": ("labels.command", "Learn from few labels and many unlabelled rows."),
     "tables": ("tables", "Compare kernels, learned metrics and leaves with boosted trees."),
-    "maps": ("maps", "Predict grids from some of their cells."),
+    "maps": ("maps.command", "Predict grids from some of their cells."),
     "deform": ("deform", "Write a corpus of images and deformed copies of them."),
     "corpus": ("corpus.command", "Make and fit a digit corpus of any size; resumable."),
     "scaling": ("scaling.command", "Measure how fits scale with workers."),

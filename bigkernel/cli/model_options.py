@@ -19,9 +19,9 @@ _METHOD = together(
         metavar="NAME",
         default="krr",
         show_default=True,
-        help="krr: kernel ridge regression; sssl: semi-supervised, on leading eigenfunctions; xnv: semi-supervised, on "
-        "two views; artl: classes of a domain without labels from another; ridge, linear: linear models. All but these "
-        "two classify a corpus of classes. tabular: models of tables, chosen by held-out rows, without other settings.",
+        help="krr: kernel ridge regression; sssl, xnv: semi-supervised, by leading eigenfunctions or two views; artl: "
+        "classes of a domain without labels from another; ridge, linear: linear models of numbers; tabular: chosen on "
+        "held-out rows, without settings.",
     ),
     click.option(
         "--landmarks",
@@ -49,7 +49,7 @@ _REST = together(
     click.option(
         "--solver",
         type=click.Choice(["auto", "direct", "cg"]),
-        help="krr: from one sweep, or by conjugate gradients beyond 10,000 landmarks.  [default: auto]",
+        help="krr: direct, or cg beyond 10,000 landmarks.  [default: auto]",
     ),
     click.option(
         "--noise-variance",
@@ -97,8 +97,8 @@ def _model_options(*, grid: bool) -> Decorator:
             "--sigma",
             type=width,
             metavar="NUMBER",
-            help="Width of gaussian, matern, laplacian; or scale: from the variance of d features, or auto: from d "
-            "only.  [default: scale]",
+            help="Width of gaussian, matern, laplacian; scale: by the variance of d features; auto: by d.  "
+            "[default: scale]",
         ),
         click.option(
             "--gamma",

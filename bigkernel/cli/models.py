@@ -50,11 +50,7 @@ _INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "da
 @model_options
 @shared.bad_rows_option
 @click.option(
-    "--score",
-    "held_out",
-    type=click.Path(),
-    metavar="CORPUS",
-    help="Score the model on the labelled rows of another corpus.",
+    "--score", "held_out", type=click.Path(), metavar="CORPUS", help="Score the model on labelled rows of a corpus."
 )
 @shared.cluster_options
 @shared.run_options

@@ -120,7 +120,7 @@ bad_rows_option: Decorator = click.option(
     type=click.Choice(["refuse", "skip"]),
     default="refuse",
     show_default=True,
-    help="Rows with missing, invalid or infinite values: stop with an error that names them, or skip and count them.",
+    help="Rows with missing or infinite values: stop and name them, or skip and count them.",
 )
 text_options = together(
     click.option("--delimiter", help="csv: a character, tab or blank (runs of blanks) [detected]."),
@@ -131,7 +131,7 @@ run_options = together(
     click.option("--run", type=click.Path(file_okay=False), help="Directory that keeps finished work, for --resume."),
     click.option("--resume", is_flag=True, help="Continue the same job in --run."),
 )
-_TLS = "Certificates (`bigkernel certs`), for local or tls://."
+_TLS = "Certificates made by `bigkernel certs`."
 _cluster_options = together(
     click.option(
         "--cluster",

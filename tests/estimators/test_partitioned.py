@@ -406,12 +406,12 @@ def test_deviations_of_leaves_are_those_of_a_mixture(few, tmp_path):
     outer = PartitionedRegressor(PartitionedRegressor(inner, 2, posterior=True), 2, posterior=True, random_state=0)
     assert (outer.fit(X, y).predict(X, return_std=True)[1] > 0).all()
 
-    def turn(header, *_):
-        entry = next(entry for name, entry in header.items() if name.endswith("spread.uncertain"))
-        entry["shape"] = entry["shape"][::-1]
+    def widen(header, *_):
+        entry = next(entry for name, entry in header.items() if name.endswith("spread.noise"))
+        entry["shape"] = [*entry["shape"], 1]
 
-    forge(tmp_path / "model", turn)
-    with pytest.raises(ModelRejectedError, match="expected the spread of"):
+    forge(tmp_path / "model", widen)
+    with pytest.raises(ModelRejectedError, match="expected the noise of 78 rows"):
         load_model(tmp_path / "model")
 
 

@@ -15,6 +15,7 @@ from bigkernel.errors import ConfigError
 TOUCH = "!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [{touched}]]"
 LOCAL = "bigkernel:\n  cluster:\n    kind: local\n    workers: 1\n"
 EXPECTED = {"bool": "true or false", "int": "an integer", "tuple[str, ...]": "a list of names"}
+EXPECTED["str"] = "one of cpu, cuda, auto"
 EXPECTED["int | str"] = "'auto' or a number of bytes"
 KINDS = {field.name: EXPECTED[str(field.type)] for field in fields(Settings)}
 GARBAGE = {

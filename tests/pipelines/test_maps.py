@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 from pipeline_runs import call, require_page, results_of
 
-from pipelines import maps
+from pipelines.maps import command as maps
 
 LAT, LON = np.linspace(-87, 87, 30), np.arange(0.0, 360, 9)
 HEIGHT = np.cos(np.deg2rad(LAT))[:, None] * (1 + np.sin(np.deg2rad(2 * LON)))

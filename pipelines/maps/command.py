@@ -33,7 +33,7 @@ from bigkernel.errors import AccuracyWarning, DataError, RankDeficiencyWarning
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.statistics.predictor import Predictor
 from bigkernel.streaming.chunk import Chunk
-from pipelines.clouds import measure_clouds
+from pipelines.maps.clouds import measure_clouds
 from pipelines.shared.charts import Curve, curves
 from pipelines.shared.experiments import Report, data_option, json_option, out_option, seed_option, timed
 from pipelines.shared.page import Column, Table

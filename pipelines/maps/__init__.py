@@ -1,0 +1,1 @@
+"""Predict grids from some of their cells."""
