@@ -185,7 +185,7 @@ class Predictor(BlockPredictor):
         """p, the number of columns of the features."""
         return int(self.features.width)
 
-    @property
+    @cached_property
     def flops_per_row(self) -> float:
         return self.features.cost.flops_per_row + 2.0 * self.features.width * len(self.intercept)
 
@@ -215,7 +215,7 @@ class Predictor(BlockPredictor):
         rows = min(chunk.block_rows, self._most_rows) if chunk.work.on_host else chunk.block_rows
         return replace(chunk, block_rows=rows).blocks(index)
 
-    @property
+    @cached_property
     def _most_rows(self) -> int:
         return max(_TILE_BYTES // max(1, self.features.cost.row_bytes), 2 * self.n_features)
 
