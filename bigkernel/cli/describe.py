@@ -181,6 +181,12 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
     given["n_landmarks"] = min(default, most) if options["landmarks"] is None else options["landmarks"]
     if method != "artl" or _has_width(options):  # otherwise its bandwidth comes from the landmarks
         given["kernel"] = _kernel(options)
+    asked = {"landmarks": "n_landmarks", "sigma": "kernel", "gamma": "kernel", "leaves": "kernel"}
+    for option, name in asked.items():
+        if options.get(option) is not None and name not in known:
+            raise ConfigError(f"--{option}: not used by {method}; leave it out")
+    if options.get("posterior") and not options.get("leaves"):
+        raise ConfigError("--posterior: is of leaves; give --leaves too, or leave it out")
     given = {name: value for name, value in given.items() if name in known}
     for option, name in _PARAMETERS.items():
         if options.get(option) is not None:

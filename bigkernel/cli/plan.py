@@ -8,6 +8,7 @@ import click
 
 from bigkernel.cli.model_options import model_options
 from bigkernel.cli.options import GroupedCommand, Where, bad_rows_option, cluster_options, execution, json_option, say
+from bigkernel.errors import ConfigError
 from bigkernel.monitor.terminal.figures import show
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def plan(
     model, rows = build(opened, options), chosen_rows(opened, on_bad_rows)
     *before, last = [step for _, step in getattr(model, "steps", [("", model)])]
     base, planned = settings().worker_base_bytes, transformed(before, rows)
+    if not hasattr(last, "plan"):
+        raise ConfigError(f"--method {options['method']}: has no plan, as it chooses a model; see --time-limit of fit")
     steps: Plan = last.plan(planned)
     sharing = Sharing(workers=workers)
     if limit is not None and (no_time or where.cluster == "threads"):  # otherwise the pilot asks the workers

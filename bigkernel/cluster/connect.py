@@ -68,6 +68,11 @@ def connect(
     >>> client = connect("local", workers=2)  # doctest: +SKIP
     >>> client.close()  # doctest: +SKIP
     """
+    if isinstance(cluster, Client):
+        raise ConfigError(
+            "cluster: found a client; it needs no connect: it is used as it is, if it is the current one or "
+            "that of executing(client)"
+        )
     own: dict[str, Any] = {"workers": workers, "memory_limit": memory_limit, "directory": directory}
     own["tls"] = None if tls is None else Path(tls)
     return _held(_opened(described(cluster, own, dashboard)))

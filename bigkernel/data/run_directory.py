@@ -302,23 +302,22 @@ def _load(stored: _Stored) -> NDArray[Any]:
 
 def detach(value: Any, store: ArrayStore) -> Any:
     """Return a copy of plain data with every large array replaced by a reference into the store."""
-    return mapped(value, np.ndarray, lambda item: store.keep(item) if item.nbytes > _DETACH_BYTES else item)
+    return _mapped(value, np.ndarray, lambda item: store.keep(item) if item.nbytes > _DETACH_BYTES else item)
 
 
 def attach(value: Any, path: str) -> Any:
     """Undo `detach`, inside a task."""
-    return mapped(value, ArrayRef, lambda item: _load(_Stored(item.digest, path)))
+    return _mapped(value, ArrayRef, lambda item: _load(_Stored(item.digest, path)))
 
 
-def mapped(value: Any, kind: type[Any], change: Callable[[Any], Any]) -> Any:
-    """Return plain data with `change` applied to what is of a kind, at any depth."""
+def _mapped(value: Any, kind: type[Any], change: Callable[[Any], Any]) -> Any:
     if isinstance(value, kind):
         return change(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [one.name for one in dataclasses.fields(value) if one.init]
-        return dataclasses.replace(value, **{name: mapped(getattr(value, name), kind, change) for name in fields})
+        return dataclasses.replace(value, **{name: _mapped(getattr(value, name), kind, change) for name in fields})
     if type(value) is tuple:
-        return tuple(mapped(item, kind, change) for item in value)
+        return tuple(_mapped(item, kind, change) for item in value)
     return value
 
 

@@ -10,14 +10,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import NoReturn
 
 from bigkernel.config import DEFAULTS, Settings
-from bigkernel.data.run_directory import mapped
 from bigkernel.errors import ConfigError, PlanTooLargeError
-from bigkernel.kernels.algebra import Kernel
-from bigkernel.kernels.given import Pairwise, Precomputed
+from bigkernel.kernels.given import computed_here
 from bigkernel.kernels.on_device import DEVICE_ORDER
 from bigkernel.streaming.devices import Device, device_of
 from bigkernel.streaming.plan import Plan
@@ -77,10 +75,12 @@ def find_card(name: str) -> Card:
     if not device.total_bytes:
         return Card(name, versions=_versions(device), wrong=wrong)
     of_card = device.xp.cuda.get_device_properties(device.place)
-    free = device.free_bytes + device.xp.cuda.memory_reserved(device.place)  # what this process holds is free to it
+    # what the library has reserved, but not given to arrays, is free too
+    free = device.free_bytes + device.xp.cuda.memory_reserved(device.place) - device.held_bytes
     return Card(name, of_card.name, str(of_card.uuid), _versions(device), device.total_bytes, int(free), wrong)
 
 
+@cache
 def _versions(device: Device) -> str:
     """Return the versions of the library of a device, of CUDA and of cuBLAS, as they may move the last bits."""
     built, found = getattr(getattr(device.xp, "version", None), "cuda", None), []
@@ -134,11 +134,11 @@ def needed_bytes(steps: Plan, share: float = 1.0) -> int:
     m = int(share * steps.width) or row_bytes // itemsize
     # fewer columns: blocks of more rows
     rows = steps.block_rows if share == 1 else max(steps.block_rows, min(MOST_ROWS, BLOCK_BYTES // max(1, row_bytes)))
-    # Φ, and wide for sums in float64; Z
-    block = min(rows, steps.chunk_rows) * (row_bytes + 8 * m * (itemsize == 4)) + m * (steps.n_features + 2) * itemsize
+    # Φ, in float64 too where its sums are; Z
+    block = min(rows, steps.chunk_rows) * row_bytes + m * (steps.n_features + 2) * itemsize
     # Σ BᵀB, and of a panel of m/8 columns; BᵀB of some rows, or later the core, G + αK and its factor
     sums = int(share**2 * steps.partial_bytes)
-    beside = 3 * 8 * m * m if steps.width and m >= DEVICE_ORDER else sums
+    beside = max(sums, 3 * 8 * m * m if steps.width and m >= DEVICE_ORDER else 0)
     return block + steps.chunk_bytes + sums + m * m * bool(steps.width) + beside + CONTEXT_BYTES
 
 
@@ -159,24 +159,21 @@ def check_card(steps: Plan, card: Card) -> None:
 
 def refuse_kernels(statistic: object, device: str) -> None:
     """Raise `ConfigError` for a kernel in a statistic that is computed by functions of the host."""
-
-    def refuse(kernel: Kernel) -> NoReturn:
+    for kernel in computed_here(statistic) if device != CPU else ():
         what = f"device {device!r}: the {kernel.formula()} kernel is computed on the host"
         raise ConfigError(f"{what}; use device='cpu', or another kernel")
-
-    for kind in (Pairwise, Precomputed) if device != CPU else ():
-        mapped(statistic, kind, refuse)
 
 
 @contextmanager
 def limited(name: str, most_bytes: int, what: str) -> Iterator[None]:
-    """Let a device give the block so much memory (0: all); `PlanTooLargeError` for `what` if there is none left."""
+    """Let a device give a block so many more bytes (0: all); `PlanTooLargeError` for `what` if there are none left."""
     device = device_of(name)
-    device.limit(most_bytes or device.total_bytes)
+    device.limit(device.held_bytes + most_bytes if most_bytes else device.total_bytes)
     try:
         yield
     except Exception as error:
-        if type(error).__name__ != "OutOfMemoryError":  # of PyTorch and CuPy
+        # of PyTorch and CuPy, and of the libraries of CUDA inside
+        if type(error).__name__ != "OutOfMemoryError" and "ALLOC_FAILED" not in str(error):
             raise
         planned = f" of the {most_bytes / 1e9:,.1f} GB that were planned" if most_bytes else ""
         raise PlanTooLargeError(

@@ -32,6 +32,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit.state import Report
 from bigkernel.estimators.inputs.columns import is_lazy
 from bigkernel.html import MOST_IMAGES, columns, folded, pack, table
+from bigkernel.models.predictor import steps_of
 from bigkernel.statistics.scores import probability_scores
 from bigkernel.statistics.scores import score as score_of
 from bigkernel.streaming.plan import Accumulator
@@ -90,9 +91,8 @@ class Model(Protocol):
 
 def whole(model: BaseEstimator) -> BaseEstimator:
     """Return a model with the steps of the Pipeline that its last step chose, if it did, in place of that step."""
-    steps = model.steps if isinstance(model, Pipeline) else [("model", model)]
-    chosen = getattr(steps[-1][1], "model_", None)
-    return model if chosen is None else Pipeline([*steps[:-1], *chosen.steps])
+    last, steps = model.steps[-1][1] if isinstance(model, Pipeline) else model, steps_of(model)
+    return model if steps[-1][1] is last else Pipeline(steps)
 
 
 def split(model: BaseEstimator, rows: R) -> tuple[Model, R | Rows]:

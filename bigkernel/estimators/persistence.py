@@ -375,10 +375,12 @@ def _set_attributes(step: Any, kind: str, fitted: Any, named: list[tuple[str, An
         fits = all(one.n_features_in_ == d for one in step.transformers_)
         require(bool(named) and fits, f"{kind}: expected steps of {d} features")
     else:
-        require({label for label, _ in named} <= {*_INNER}, f"{kind}: unknown steps")
+        inner = {"model_"} if "candidates_" in known else {*_INNER} - {"model_"}
+        require({label for label, _ in named} <= inner, f"{kind}: unknown steps")
         vars(step).update(named)
-    if hasattr(step, "candidates_"):
+    if kind in ("TabularRegressor", "TabularClassifier"):
         model: Any = getattr(step, "model_", None)
+        require({*fitted} >= {*_ATTRIBUTES[kind]}, f"{kind}: expected {', '.join(_ATTRIBUTES[kind])}")
         same = isinstance(model, Pipeline) and is_classifier(model) == is_classifier(step)
         require(same and model.n_features_in_ == d, f"{kind}: expected a model of {d} features")
         require(sum(line["chosen"] is True for line in step.candidates_) == 1, f"{kind}: expected one chosen candidate")

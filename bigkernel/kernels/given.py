@@ -6,8 +6,8 @@ Shapes as in `algebra`. They use no matrix product: values are written into the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import ClassVar
@@ -24,6 +24,18 @@ PAIRWISE = ("additive_chi2", "chi2", "cosine")  # of scikit-learn, besides those
 _DEEPEST = 12  # nesting of the contents of a function
 _NAMES = ", ".join(PAIRWISE)
 _SYMMETRIC = 1e-6  # largest difference of k(x, z) and k(z, x), relative to the largest value
+
+
+def computed_here(value: object) -> Iterator[Kernel]:
+    """Yield the kernels within plain data that functions of the host compute, which no device can."""
+    if isinstance(value, _External):
+        yield value
+    elif is_dataclass(value) and not isinstance(value, type):
+        for one in fields(value):
+            yield from computed_here(getattr(value, one.name))
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from computed_here(one)
 
 
 class _External(Kernel, ABC):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -61,7 +62,7 @@ _solve: ContextVar[tuple[Callable[[], Device], dict[int, Placed]] | None] = Cont
 @contextmanager
 def solving_on(find: Callable[[], Device]) -> Iterator[None]:
     """Let the device that `find` returns work on large matrices within the block, and forget its copies afterwards."""
-    token = _solve.set((find, {}))
+    token = _solve.set((cache(find), {}))
     try:
         yield
     finally:

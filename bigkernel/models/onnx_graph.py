@@ -135,10 +135,11 @@ def _card(model: Predictor, dtype: DType) -> dict[str, str]:
     for part in inside(model):
         if isinstance(part, Expansion) and isinstance(features := part.features, LandmarkMap):
             kernels, landmarks = [*kernels, features.kernel.formula()], landmarks + features.width
+            if dtype == np.float64:
+                continue
             rows = Chunk(features.landmarks[:: -(-features.width // 256)].astype(dtype))
-            kinds = dtype, np.dtype(np.float64)
-            each = ((replace(part, features=replace(features, dtype=one)), one) for one in kinds)
-            rounded, exact = (expansion.values(rows).astype(one) for expansion, one in each)
+            each = (replace(part, features=replace(features, dtype=one)) for one in (dtype, np.dtype(np.float64)))
+            rounded, exact = (expansion.values(rows) for expansion in each)
             if change := np.linalg.norm(rounded - exact):
                 moved.append(float(change / np.linalg.norm(exact - exact.mean(axis=0))))
     said = dict(model.fit) | ({"rows": [one.rows for one in whole.members]} if isinstance(whole, Blend) else {})
@@ -233,7 +234,8 @@ def _blend(g: Graph, whole: Blend, x: str) -> str:
     for member, weight in zip(whole.members, weights, strict=True):
         inner = replace(g, nodes=[]) if weight else g
         # a leaf takes its own rows, at places (k, 1), and is skipped if there are none
-        places = inner("Transpose", inner("NonZero", inner("Greater", weight, 0.0))) if weight else ""
+        taken = g("NonZero", g("Greater", weight, 0.0)) if weight else ""  # not the largest weight: one may be NaN
+        places = inner("Transpose", taken) if weight else ""
         own = inner("GatherND", x, places) if weight else x
         values = _values(inner, member.predictor, _mapped(inner, member.row_maps, own, whole.n_features))
         values = _probabilities(inner, member.predictor, values)
@@ -247,7 +249,7 @@ def _blend(g: Graph, whole: Blend, x: str) -> str:
             key: g.onnx.helper.make_graph(one.nodes, key, [], [one.typed(end, "n", whole.width)])
             for key, (one, end) in ends.items()
         }
-        total = g("If", g("Greater", g("ReduceMax", weight, keepdims=0), 0.0), **branches)
+        total = g("If", g("Greater", g("Size", taken), 0), **branches)
     return g("Log", g("Max", total, float(np.finfo(g.dtype).tiny))) if whole.logits else total
 
 

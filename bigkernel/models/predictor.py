@@ -118,10 +118,7 @@ class Predictor(WithoutCaches):
 
         A `ConfigError` names a step, kernel or feature map that needs more than NumPy, or is not supported.
         """
-        steps: list[Any] = getattr(model, "steps", [("", model)])
-        if chosen := getattr(steps[-1][1], "model_", None):  # a Pipeline that an estimator chose
-            steps = [*steps[:-1], *chosen.steps]
-        *before, (_, last) = steps
+        *before, (_, last) = steps_of(model)
         if not (hasattr(last, "predict") and hasattr(last, "_expansion")):
             raise ConfigError(
                 f"predictor: expected a classifier or regressor of bigkernel, found {type(last).__name__}"
@@ -279,6 +276,13 @@ def kind_of(name: str) -> type[Any] | None:
         getattr(import_module("bigkernel.streaming.images"), name) if name in _IMAGE_MAPS else _CLASSES.get(name)
     )
     return kind
+
+
+def steps_of(model: Any) -> list[tuple[str, Any]]:
+    """Return the steps of a model by name, with those of the Pipeline that its last step chose, if it did."""
+    steps: list[tuple[str, Any]] = getattr(model, "steps", [("model", model)])
+    chosen = getattr(getattr(steps[-1][1], "model_", None), "steps", None)
+    return steps if chosen is None else [*steps[:-1], *chosen]
 
 
 def inside(model: Predictor | Member) -> Iterator[RowMap | Expansion]:

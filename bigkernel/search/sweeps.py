@@ -30,7 +30,7 @@ from bigkernel.engine.sweep import choose_executor, plan_sweep
 from bigkernel.errors import DataError, PlanTooLargeError
 from bigkernel.estimators.base import RowsEstimator
 from bigkernel.estimators.fit.basis import BasisChoice, LandmarkBasis, RowChoice, of_kernel
-from bigkernel.estimators.fit.folds import Choice, choose_in_search, join_folds
+from bigkernel.estimators.fit.folds import Choice, choose_in_search, join_folds, landmarks_without
 from bigkernel.estimators.fit.method import Method
 from bigkernel.estimators.fit.precision import (
     Coefficients,
@@ -70,7 +70,6 @@ from bigkernel.statistics.domain_scores import DomainScores
 from bigkernel.statistics.held_out import GridScores
 from bigkernel.statistics.moments import SUMS, Moments, MomentStatistic, Targets, without
 from bigkernel.statistics.statistic import Statistic
-from bigkernel.streaming.folds import NOT_USED
 from bigkernel.streaming.plan import Plan
 
 T = TypeVar("T")
@@ -291,7 +290,9 @@ class KernelSums:
             folds = FoldSums(sums, count, self.landmark_folds, joins=bool(first))
             problem = replace(self.problem, statistics=join_folds(total, first), folds=folds)
             for place in places:
-                for fold, choice in enumerate(choose_in_search(self.members[place].method, problem, pool)):
+                for fold, choice in enumerate(
+                    choose_in_search(self.members[place].method, problem, pool, self.whitening)
+                ):
                     found[fold][place] = choice
         return found
 
@@ -513,7 +514,7 @@ class GridSweep:
 
 def kept_landmarks(landmark_folds: Array, partition: Partition, fold: int) -> Array:
     """Return which landmarks are not among the held-out rows of a fold, (m,) bool; `DataError`: none."""
-    kept: Array = (landmark_folds != fold) & (landmark_folds != NOT_USED)
+    kept = landmarks_without(landmark_folds, fold)
     if not kept.any():
         raise DataError(
             f"cv: split {partition.splits[fold]} has no landmark among its training rows; use a larger n_landmarks, or "

@@ -189,12 +189,15 @@ def _residuals(place: Neighbourhood, covariance: _Covariance, trend: str) -> _Re
     inverse = linalg.cho_solve((L, True), np.eye(len(V)), check_finite=False)
     F = place.trend(trend)
     VF, Vy = inverse @ F, inverse @ place.Y
-    normal = F.T @ VF
-    of_trend = np.linalg.pinv(normal, hermitian=True)
+    # columns of the trend that do not vary, or depend on others, have no coefficient
+    values, vectors = np.linalg.eigh(F.T @ VF)
+    kept = values > 1e-12 * values[-1]
+    values, vectors = values[kept], vectors[:, kept]
+    of_trend = (vectors / values) @ vectors.T
     weighted = Vy - VF @ (of_trend @ (F.T @ Vy))
-    free = max(len(V) - F.shape[1], 1)
+    free = max(len(V) - len(values), 1)
     sill = np.maximum(np.einsum("kc,kc->c", place.Y, weighted) / free, 1e-300)
-    logarithms = 2 * float(np.log(np.diag(L)).sum()) + float(np.linalg.slogdet(normal)[1])
+    logarithms = 2 * float(np.log(np.diag(L)).sum()) + float(np.log(values).sum())
     return _Residuals(inverse, VF, of_trend, weighted, sill, free, logarithms)
 
 

@@ -188,6 +188,8 @@ class Blend(BlockPredictor):
         widest = max(member.predictor.n_features for member in self.members)
         return 2 * self.n_features + 2 * widest + 3 * self.width + 4
 
+    portable: ClassVar[bool] = False  # each member has some rows of a block
+
     def prepare(self) -> None:
         for member in self.members:
             member.predictor.prepare()
@@ -256,6 +258,10 @@ class Deviations(BlockPredictor):
     def _most_rows(self) -> int:
         """Most rows of a block: it has all columns at once."""
         return max(1, _SPREAD_BYTES // self.model.spread_cost.row_bytes)
+
+    @property
+    def portable(self) -> bool:
+        return self.model.portable
 
     def prepare(self) -> None:
         self.model.prepare()

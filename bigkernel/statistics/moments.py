@@ -266,8 +266,7 @@ class ProbedWindow:
         # Gv by strips of the upper triangle: each times v, and its transpose without the diagonal
         for i in range(0, p, self._step):
             j = min(i + self._step, p)
-            strip = converted(gram[i:j, i:p], np.float64, copy=True)
-            strip[:, : j - i] = xp.triu(strip[:, : j - i])  # below the diagonal is undefined
+            strip = converted(xp.triu(gram[i:j, i:p]), np.float64, copy=True)  # below the diagonal is undefined
             product[i:j, :] += strip @ V[i:p, :]
             strip[:, : j - i] = xp.triu(strip[:, : j - i], k=1)
             product[i:, :] += strip.T @ V[i:j, :]
@@ -437,9 +436,11 @@ class MomentStatistic(GroupedBlocks):
                 for place, rows in enumerate(self._blocks(total, group, chunk, block)):
                     with work.stage("gram"):
                         wider = rows
-                        if self.features.dtype != dtype:
-                            wider = work.buffer("widened", tuple(rows.shape), dtype)
-                            wider[...] = converted(rows, dtype) if not work.on_host else rows
+                        if self.features.dtype != dtype and work.on_host:
+                            wider = work.buffer("widened", rows.shape, dtype)
+                            np.copyto(wider, rows)
+                        elif self.features.dtype != dtype:
+                            wider = converted(rows, dtype)
                         syrk(wider, grams[place, ...], accumulate=waiting > 0)
                     if probes:
                         with work.stage("add"):

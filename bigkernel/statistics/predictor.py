@@ -23,6 +23,7 @@ import numpy as np
 from bigkernel.arrays import Array, Index
 from bigkernel.errors import DataError
 from bigkernel.kernels.feature_maps import IdentityMap, LandmarkMap, LandmarkSlices, WithoutCaches, slice_map
+from bigkernel.kernels.given import computed_here
 from bigkernel.kernels.threads import blas_threads, one_thread
 from bigkernel.streaming.chunk import Chunk, MapCost, Workspace
 from bigkernel.streaming.devices import HOST, Device, converted, row_squares
@@ -55,6 +56,11 @@ class BlockPredictor(WithoutCaches, ABC):
     def flops_per_row(self) -> float:
         """Floating-point operations per row."""
 
+    @property
+    def portable(self) -> bool:
+        """Whether a device can compute it; otherwise processors do."""
+        return True
+
     @abstractmethod
     def prepare(self) -> None:
         """Prepare landmarks and coefficients once, also if several threads call this at the same time."""
@@ -74,6 +80,8 @@ class BlockPredictor(WithoutCaches, ABC):
     def values(self, chunk: Chunk) -> Array:
         """Compute f of every row of the chunk, (n, c) float64; as many blocks side by side as BLAS has threads."""
         self.prepare()
+        if not (chunk.work.on_host or self.portable):
+            chunk = chunk.on_host()
         out, flops = np.empty((len(chunk), self.width)), len(chunk) * self.flops_per_row
         threads = blas_threads() if flops > _SHARED_FLOPS and chunk.work.on_host else 1
 
@@ -199,6 +207,10 @@ class Predictor(BlockPredictor):
         return self.fixed_bytes + min(block_rows, self._most_rows) * self.features.cost.row_bytes
 
     @cached_property
+    def portable(self) -> bool:
+        return next(computed_here(self.features), None) is None
+
+    @cached_property
     def weights(self) -> Array:
         """The coefficients in the dtype of the features."""
         return np.asarray(self.coef.astype(self.features.dtype))
@@ -253,7 +265,7 @@ class Predictor(BlockPredictor):
         phi = self.features.block(chunk, block)
         with chunk.work.stage("predict"):
             mean[...] = self.intercept + device.to_host(phi @ device.once(self.weights))
-            variance = self.spread.variance(converted(phi, np.float64, copy=True), diagonal, device)
+            variance = self.spread.variance(converted(phi, np.float64), diagonal, device)
             std[...] = np.sqrt(variance)[:, None] * self.spread.scale
 
 

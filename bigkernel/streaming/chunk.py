@@ -102,6 +102,8 @@ class Workspace:
         held = self.buffers.get(name)
         if self.device is not HOST:
             if held is None or dtype_of(held) != dtype or held.shape[1:] != shape[1:] or held.shape[0] < shape[0]:
+                held = None
+                self.buffers.pop(name, None)  # before there are two of them on the device
                 held = self.buffers[name] = self.device.empty(shape, dtype)
             return held[: shape[0], ...]
         if held is None or held.dtype != dtype or held.shape[1:] != shape[1:] or len(held) < shape[0]:
@@ -123,7 +125,8 @@ class Workspace:
         of_maps = dtype if chunk.row_maps else None
         if self.rows is None or self.rows[0] is not chunk.x or self.rows[1] != of_maps:
             self.rows = None  # its memory is reused
-            x = apply_maps(chunk.row_maps, chunk.x.astype(dtype)) if of_maps else chunk.x
+            with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite
+                x = apply_maps(chunk.row_maps, chunk.x.astype(dtype)) if of_maps else chunk.x
             self.rows = chunk.x, of_maps, self.device.array(x)
         return self.rows[2]
 

@@ -103,6 +103,11 @@ class Device:
         return int(self.xp.cuda.mem_get_info(self.place)[1]) if self.name == "cuda" else 0
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes of arrays of this process on it, of sweeps or not; 0 if the library does not tell."""
+        return int(self.xp.cuda.memory_allocated(self.place)) if self.name == "cuda" else 0
+
+    @property
     def peak_bytes(self) -> int:
         """Most bytes of arrays of this process on it at once; 0 if the library does not tell."""
         return int(self.xp.cuda.max_memory_allocated(self.place)) if self.name == "cuda" else 0

@@ -177,6 +177,10 @@ def test_a_table_needs_no_settings(run, colours):
     assert (shown["chosen"], shown["ended"]) == ("Gaussian", "time_limit")
     assert [line["candidate"] for line in shown["candidates"]] == ["Gaussian"]
     run("score", "m", "flowers")
+    for option, value in (("--landmarks", 7), ("--sigma", 3), ("--leaves", 2), ("--posterior", None)):
+        given = (option,) if value is None else (option, value)
+        assert f"{option}: " in run("fit", "flowers", "m2", "--method", "tabular", *given, code=8).stderr
+    assert "has no plan" in run("plan", "flowers", "--method", "tabular", "--no-time", code=8).stderr
     assert "no parameter to tune" in run("tune", "flowers", "--method", "tabular", "--out", "t", code=8).stderr
 
 

@@ -115,6 +115,8 @@ def test_an_existing_client_is_used_as_it_is_and_its_workers_get_our_plugins(clu
         assert client.run_on_scheduler(lambda dask_scheduler: Monitor.name in dask_scheduler.plugins)
         plugins = client.run(lambda dask_worker: {OneBlasThread.name, Undisturbed.name} <= set(dask_worker.plugins))
         assert list(plugins.values()) == [True, True]
+        with pytest.raises(ConfigError, match=r"needs no connect.*executing\(client\)"):
+            connect(client)
 
 
 @pytest.mark.cluster

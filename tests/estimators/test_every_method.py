@@ -11,20 +11,12 @@ from hypothesis import strategies as st
 from kinds import fit_arguments
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone, is_classifier
+from three_domains import CODES, DOMAIN, LABELS, PARTLY, WEIGHT, D, M, N, X, Y, y
 
 import bigkernel as bk
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
 
-rng = np.random.default_rng(31)
-N, D, M = 150, 4, 12
-DOMAIN, LABELS = rng.permutation(np.resize([2, 5, 11], N)), rng.permutation(np.resize([0, 1, 2], N))
-X = rng.normal(size=(N, D)) + 0.1 * DOMAIN[:, None] + 1.5 * np.eye(D)[LABELS]
-Y = np.column_stack([np.sin(X[:, 0]) + 3, X[:, 1] * X[:, 2]])
-y = Y[:, 0]
-CODES = np.where(DOMAIN == 11, -1, LABELS)  # the last domain is the target
-PARTLY = np.where(DOMAIN == 11, np.nan, y)
-WEIGHT = rng.uniform(0.2, 2, N)
 GIVEN = {"kernel": bk.Gaussian(2.0), "landmarks": X[:M]}
 EXACT = {"kernel": bk.Gaussian(2.0)}
 METHODS = {

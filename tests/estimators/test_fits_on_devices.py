@@ -4,20 +4,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.base import clone
+from three_domains import CODES, DOMAIN, LABELS, PARTLY, WEIGHT, M, X, Y, y
 
 import bigkernel as bk
 from bigkernel.estimators import base
 from bigkernel.kernels import on_device
 
-rng = np.random.default_rng(31)
-N, D, M = 150, 4, 12
-DOMAIN, LABELS = rng.permutation(np.resize([2, 5, 11], N)), rng.permutation(np.resize([0, 1, 2], N))
-X = rng.normal(size=(N, D)) + 0.1 * DOMAIN[:, None] + 1.5 * np.eye(D)[LABELS]
-Y = np.column_stack([np.sin(X[:, 0]) + 3, X[:, 1] * X[:, 2]])
-y = Y[:, 0]
-CODES = np.where(DOMAIN == 11, -1, LABELS)  # the last domain is the target
-PARTLY = np.where(DOMAIN == 11, np.nan, y)
-WEIGHT = rng.uniform(0.2, 2, N)
 GIVEN = {"kernel": bk.Gaussian(2.0), "landmarks": X[:M], "dtype": "float64"}
 CASES = {
     "krr": (bk.KernelRidge(alpha=0.1, **GIVEN), Y),
@@ -82,6 +74,23 @@ def test_solves_on_a_device_agree_with_lapack(name, device, monkeypatch):
     assert factored
     for own, other in zip(found, expected, strict=True):
         assert_allclose(own, other, rtol=0, atol=TOLERANCES.get(name, 1e-11) * np.abs(other).max())
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        bk.KernelRidge(bk.Gaussian(2.0) + bk.Pairwise("cosine"), alpha=0.1, landmarks=X[:M]),
+        bk.PartitionedRegressor(n_leaves=2, posterior=True, random_state=0),
+    ],
+    ids=["kernel", "leaves"],
+)
+def test_what_a_device_cannot_predict_is_predicted_by_processors(model, device, monkeypatch):
+    monkeypatch.setattr(base, "DEVICE_ROWS", 1)
+    model = clone(model).fit(X, y)
+    expected = model.predict(X)
+    with bk.executing(device=device.name):
+        assert_allclose(model.predict(X), expected, rtol=1e-12)
+    assert_allclose(bk.Predictor.of(model, device=device.name).predict(X), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", SEARCHES)

@@ -126,6 +126,36 @@ def test_a_model_from_a_file_and_one_of_dask_arrays_predict_the_same(field, mode
     assert_allclose(np.array([one.compute() for one in lazy]), expected, rtol=1e-9)
 
 
+def test_weights_several_targets_and_a_plan(field):
+    X, y = (one[:300] for one in field)
+    weight = 1.0 * (np.arange(300) % 3 > 0)
+    model = bk.Kriging(0.5, trend="constant", n_neighbors=100, anisotropic=False, random_state=0)
+    both = bk.Kriging(**model.get_params()).fit(X, np.column_stack([y, 2 * y]), weight)
+    assert_allclose(both.sill_[1] / both.sill_[0], 4, rtol=1e-6)
+    assert_allclose(both.range_[0], both.range_[1])
+    mean, std = both.predict(X[:20], return_std=True)
+    assert_allclose(mean[:, 1], 2 * mean[:, 0], rtol=1e-9)
+    assert_allclose(std[:, 1], 2 * std[:, 0], rtol=1e-6)
+    # rows of weight 0 shape the variogram alone
+    changed = np.where(weight > 0, y, y + 50)
+    found = both.variogram_
+    model._variogram = lambda *given: found
+    own = model.fit(X, y, weight).predict(X[:20])
+    assert_allclose(model.fit(X, changed, weight).predict(X[:20]), own, rtol=1e-9)
+    assert model.plan(X, y).n_rows == 300
+
+
+def test_a_line_of_places_has_a_trend_along_it(field):
+    X = np.column_stack([np.linspace(0, 1, 200), np.full(200, 0.5)])
+    y = 3 * X[:, 0] + 0.3 * np.sin(9 * X[:, 0]) + 0.01 * np.random.default_rng(0).normal(size=200)
+    model = bk.Kriging(0.5, trend="linear", anisotropic=False, random_state=0).fit(X, y)
+    assert np.isfinite(model.sill_)
+    assert 0.05 < model.range_[0] < 50
+    assert_allclose(model.predict(X), y, atol=0.1)
+
+
 def test_too_few_rows_are_refused():
+    with pytest.raises(DataError, match="whose targets differ"):
+        bk.Kriging().fit(np.random.default_rng(0).uniform(size=(50, 2)), np.ones(50))
     with pytest.raises(DataError, match="expected at least 10 rows"):
         bk.Kriging().fit(np.eye(5), np.arange(5.0))

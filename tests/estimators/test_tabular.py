@@ -1,5 +1,7 @@
 """Tables without settings: which candidate is chosen, what remains of an interrupted fit, reports and files."""
 
+import time
+
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -66,7 +68,9 @@ class Recorded(Search):
         loss = self.losses[len(self.judged)]
         if isinstance(loss, BaseException):
             raise loss
-        return Judged(candidate, rows, 1.0, np.full(9, loss) + 0.01 * np.arange(9), alpha=0.5)
+        if isinstance(loss, str):
+            return Judged(candidate, rows, 0.001, np.empty(0), failed=loss)
+        return Judged(candidate, rows, 1.0, np.zeros(9) + 0.01 * np.arange(9) + loss, alpha=0.5)
 
 
 def searched(losses, n=40_000, deadline=np.inf):
@@ -77,22 +81,45 @@ def searched(losses, n=40_000, deadline=np.inf):
 
 
 def test_candidates_follow_the_best_so_far():
-    # Gaussian, lines, Laplacian, metric, trend, then forms with it; leaves, 2,000 landmarks, and more of the better
-    made, best = searched([1, 1, 1, 0.5, 0.4, 0.6, 0.3, 0.6, 0.25, 0.2, 0.1, 0.1])
+    # Gaussian, lines, Laplacian, metric, trend, then its forms; the best on more rows, in leaves, with more landmarks
+    made, best = searched([1, 1, 1, 0.5, 0.4, 0.6, 0.3, 0.6, 0.28, 0.25, 0.2, 0.1, 0.1])
     assert made.ended == "complete"
     kernel = Matern(1.0, nu=2.5)
     assert best.candidate == Candidate(kernel, metric=True, trend=True, landmarks=4000, alpha=0.5)
-    assert [one.candidate.landmarks for one in made.judged[8:]] == [1000, 2000, 4000, 6000]
-    assert made.judged[8].candidate.leaf_rows > 0
+    assert [one.candidate.landmarks for one in made.judged[8:]] == [1000, 1000, 2000, 4000, 6000]
+    assert [one.candidate.leaf_rows > 0 for one in made.judged[6:10]] == [False, False, False, True]
+    assert made.judged[8].candidate == made.judged[6].candidate
     assert made.judged[2].candidate.kernel == Laplacian()
-    assert [one.rows for one in made.judged] == [10_000] * 8 + [40_000] * 4
+    assert [one.rows for one in made.judged] == [10_000] * 8 + [40_000] * 5
     assert best.candidate.name == "trend, metric, Matérn 5/2, 4,000 landmarks"
 
 
 def test_more_landmarks_end_where_they_do_not_help():
-    made, best = searched([1, 1, 1, 0.5, 0.6, 0.6, 0.6, 0.6, 0.4, 0.45, 0.42])
+    made, best = searched([1, 1, 1, 0.5, 0.6, 0.6, 0.6, 0.6, 0.48, 0.4, 0.45, 0.42])
     assert best.candidate == Candidate(Matern(1.0, nu=1.5), metric=True, leaf_rows=tabular._LEAF_ROWS)
     assert made.judged[-1].candidate == Candidate(Matern(1.0, nu=1.5), True, leaf_rows=5000, landmarks=2000)
+
+
+def test_a_gain_within_its_standard_error_leaves_the_first():
+    unsure = np.where(np.arange(9) < 5, 0.5, 1.4)
+    _, best = searched([1, unsure, 1, 1, 1, 1, 1, 1], n=400)
+    assert best.candidate == Candidate(Gaussian(1.0))
+    _, best = searched([1, unsure - 0.5, 1, 1, 1, 1, 1, 1], n=400)
+    assert best.candidate == Candidate(None)
+
+
+@pytest.mark.parametrize("n_rows, seconds", [(10_000, 3.0), (2_000_000, 400.0)])
+def test_a_candidate_is_judged_if_there_is_time_for_it_and_its_fit(n_rows, seconds):
+    small, large = Candidate(Gaussian(1.0)), Candidate(Gaussian(1.0), landmarks=4000)
+    made = Search(None, 0, 0.0, n_rows)
+    made.judged = [Judged(small, 10_000, 1.0, np.ones(9)), Judged(large, 10_000, 0.0, np.empty(0), failed="at once")]
+    # a second a unit of work, of the candidate and of what its fit takes longer than that of the first
+    rate = 1.0 / small.cost(10_000)
+    needed = rate * (large.cost(10_000) + large.cost(n_rows) - small.cost(n_rows))
+    assert needed > seconds
+    for share in (0.9, 1.1):
+        made.deadline = time.monotonic() + share * needed
+        assert made._too_long(large, 10_000) == (share < 1)
 
 
 def test_an_interrupt_keeps_the_best_so_far_but_not_before_the_first():
@@ -118,7 +145,7 @@ def test_an_interrupted_fit_is_a_fit(monkeypatch, rng):
     assert model.score(X, linear(X, rng)) > 0.9
 
 
-def test_a_candidate_that_fails_is_not_chosen(monkeypatch, rng):
+def test_a_candidate_that_fails_is_not_chosen(monkeypatch, rng, tmp_path):
     X, held_out = rng.normal(size=(N, 4)), tabular._held_out
 
     def failing(candidate, *given):
@@ -130,8 +157,10 @@ def test_a_candidate_that_fails_is_not_chosen(monkeypatch, rng):
     monkeypatch.setattr(Search, "_too_long", lambda self, candidate, rows: len(self.judged) > 1)
     model = TabularRegressor(random_state=0).fit(X, linear(X, rng))
     assert model.candidates_[0]["failed"] == "too strange"
-    assert model.candidates_[0]["error"] is None
+    assert [model.candidates_[0][name] for name in ("error", "gain", "gain_error")] == [None] * 3
     assert chosen(model) == "lines"
+    save_model(model, tmp_path / "m")
+    assert load_model(tmp_path / "m").candidates_ == model.candidates_
 
 
 def table(rng):

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 
 import bigkernel as bk
@@ -111,6 +112,17 @@ def test_a_row_that_predict_refuses_gives_nan():
     rows[0, 5], rows[1, 2], rows[2, 0] = np.nan, np.inf, 1.6  # 96 degrees north
     found = session(bk.to_onnx(model)).run(None, {"X": rows})[0]
     assert np.isnan(found).all(axis=1).tolist() == [True, True, True, False]
+
+
+@pytest.mark.parametrize("name", ["leaves", "one leaf", "leaves of classes"])
+def test_a_bad_row_changes_no_other_of_a_model_in_parts(name):
+    model, targets = MODELS[name]
+    model = clone(model).fit(X, targets)
+    rows = X[:8].astype(np.float32)
+    (*_, expected), rows[0, 1] = session(bk.to_onnx(model)).run(None, {"X": rows}), np.nan
+    *_, found = session(bk.to_onnx(model)).run(None, {"X": rows})
+    assert np.isnan(found[0]).all()
+    np.testing.assert_array_equal(found[1:], expected[1:])
 
 
 def test_zeros_and_extreme_rows_have_the_norm_of_their_predictor():

@@ -100,3 +100,5 @@ def test_a_run_is_known_by_the_step_and_not_by_the_bits_of_its_vectors():
     assert fingerprint(first) != fingerprint(ProductStatistic(FEATURES, Targets(3), V, "2"))
     with pytest.raises(TypeError, match=r"step: a run compares dataclasses.*found object"):
         fingerprint(replace(first, step=object()))
+    with pytest.raises(TypeError, match="found function"):
+        fingerprint(replace(first, step=test_blocks_of_float32_are_multiplied_in_float64))

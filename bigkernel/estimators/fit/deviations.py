@@ -81,7 +81,7 @@ def without_factors(predictor: Predictor, fit: ExactFit) -> Predictor:
     spread, alpha = predictor.spread, float(cast(RidgeSolution, fit.solution).alpha)
     assert isinstance(spread, Spread)
     weight = np.ones(len(spread.explained)) if fit.weight is None else fit.weight
-    trace = float((of_kernel(fit.basis).core().diagonal() * weight).sum())
+    trace = float((of_kernel(fit.basis).core_diagonal() * weight).sum())
     if not (alpha > trace * _CONDITION and (weight > 0).all() and isinstance(predictor.features, LandmarkMap)):
         return predictor
     bare = ExactSpread(alpha / weight, len(spread.centre) > 0, spread.level, spread.scale)

@@ -81,6 +81,11 @@ def held_out(problem: P) -> Iterator[tuple[P, P, Array | None]]:
         yield rest, alone, kept
 
 
+def landmarks_without(landmarks: Array, *held: int) -> Array:
+    """Return which landmarks are not among the rows of some folds, by the fold of the row of each: (m,) bool."""
+    return ~np.isin(landmarks, (*held, NOT_USED))
+
+
 def hold_out(problem: P, *held: int) -> tuple[P, list[P], Array | None]:
     """Return the problem without some folds, those of each fold alone, and the landmarks of all; None: every one."""
     folds = problem.folds
@@ -97,7 +102,7 @@ def hold_out(problem: P, *held: int) -> tuple[P, list[P], Array | None]:
     kept = None
     if folds.landmarks is not None:
         # coefficients at landmarks among held-out rows would be nearly undetermined by the other rows
-        kept = np.flatnonzero(~np.isin(folds.landmarks, (*held, NOT_USED)))
+        kept = np.flatnonzero(landmarks_without(folds.landmarks, *held))
         kept = kept if len(kept) else np.arange(len(folds.landmarks))  # of one or two landmarks all may be held out
         problems = [of_columns(one, kept, probed=True) for one in problems]
     return problems[0], problems[1:], kept
@@ -179,12 +184,14 @@ def choose_by_folds(method: RidgeInCoordinates, problem: Problem) -> Choice:
     return choose((part_of(fold) for fold in range(problem.folds.count)), asked, problem.inputs)
 
 
-def choose_in_search(method: RidgeInCoordinates, problem: Problem, pool: ThreadPoolExecutor) -> list[Choice]:
+def choose_in_search(
+    method: RidgeInCoordinates, problem: Problem, pool: ThreadPoolExecutor, whitening: Whitening | None = None
+) -> list[Choice]:
     """Choose the penalty of a method without each of the folds that a search tests, by the errors on the others.
 
-    A fit without two folds tests both, each for the choice without the other one.
+    A fit without two folds tests both, each for the choice without the other one. `whitening`: of all columns.
     """
-    asked, part_of, folds = method.solve_settings(), _parts_of(method, problem), problem.folds
+    asked, part_of, folds = method.solve_settings(), _parts_of(method, problem, whitening), problem.folds
     assert folds is not None
     pairs = list(combinations(range(folds.count), 2))
     # one grid for all of them
@@ -202,7 +209,7 @@ def choose_in_search(method: RidgeInCoordinates, problem: Problem, pool: ThreadP
     return choices
 
 
-def _parts_of(method: RidgeInCoordinates, problem: Problem) -> PartOf:
+def _parts_of(method: RidgeInCoordinates, problem: Problem, known: Whitening | None = None) -> PartOf:
     """Return what gives the part without some folds."""
     asked, whole = method.solve_settings(), problem
     if not asked.fit_intercept:
@@ -214,7 +221,8 @@ def _parts_of(method: RidgeInCoordinates, problem: Problem) -> PartOf:
         rest, alone, kept = hold_out(whole, *held)
         # without the landmarks of a fold the core is another one, with a whitening of its own
         if kept is not None or shared is None:
-            whitening = rest.basis.whitening(solves=method.whitens)
+            given = known if kept is None else None
+            whitening = given or rest.basis.whitening(solves=method.whitens)
             coordinates = method.coordinates(rest, asked.n_components or 0, whitening)
             shared = (whitening, coordinates) if kept is None else None
         else:

@@ -165,13 +165,11 @@ class Sample:
     def draw(cls, data: Training, rng: np.random.RandomState) -> Self:
         """Draw labelled rows of positive weight."""
         rows, targets = data.rows, as_targets(data)
-        y = rows.column("y")
-        assert y is not None
         most = min(_SIZE_ROWS, max(_FORM_ROWS, _SAMPLE_BYTES // (8 * rows.shape[1])))
         ids = draw_rows(rows, min(most, len(rows)), rng)
-        y = plain_targets(targets, y[ids])
+        y = plain_targets(targets, rows.take_column("y", ids))
         known = y >= 0 if targets.classes is not None else ~np.isnan(y.reshape(len(y), -1)).any(axis=1)
-        weight = np.asarray(rows.column("weight"))[ids] if "weight" in rows.columns else np.ones(len(ids))
+        weight = rows.take_column("weight", ids) if "weight" in rows.columns else np.ones(len(ids))
         order = rng.permutation(np.flatnonzero(known & (weight > 0)))
         if len(order) < 2:
             raise DataError(f"{rows.name}: n_samples={len(order)} rows have a target; expected at least 2")
@@ -249,6 +247,8 @@ class Search:
         if few < _MANY_ROWS or best.kernel is None:
             return
         # sizes are judged with all rows: leaves beside one model, then more landmarks of the better one
+        if many > few:
+            yield best, many
         if many >= 2 * _LEAF_ROWS:
             yield replace(best, leaf_rows=_LEAF_ROWS), many
         more: Candidate | None = replace(best, landmarks=2 * _LANDMARKS)
@@ -266,13 +266,14 @@ class Search:
 
     def line(self, one: Judged, chosen: Judged) -> dict[str, object]:
         """Return the figures of a candidate."""
-        gain, doubt = self.gain(one)
+        gain, doubt = (None, None) if self.judged[0].failed else self.gain(one)
         figures = {"candidate": one.candidate.name, "error": one.error, "rows": one.rows, "seconds": one.seconds}
         return {**figures, "gain": gain, "gain_error": doubt, "chosen": one is chosen, "failed": one.failed}
 
     def _too_long(self, candidate: Candidate, rows: int) -> bool:
         """Return whether judging a candidate, and fitting it rather than the first, would probably take too long."""
-        first, *_, last = [self.judged[0], *(one for one in self.judged if one.candidate.kernel is not None)]
+        timed = [one for one in self.judged if one.candidate.kernel is not None and not one.failed]
+        first, *_, last = [self.judged[0], *timed]
         later = max(0.0, candidate.cost(self.n_rows) - first.candidate.cost(self.n_rows))
         rate = last.seconds / last.candidate.cost(last.rows)
         return time.monotonic() + rate * (candidate.cost(rows) + later) > self.deadline
@@ -364,10 +365,11 @@ class _Tabular(BaseEstimator):
                 warnings.simplefilter("ignore", RankDeficiencyWarning)
                 try:
                     model.fit(data.rows, y)
-                except DataError:
+                except DataError as error:
                     if not classifies:
                         raise
                     # too few rows of some class, all or in a leaf, to calibrate probabilities on
+                    emit(Note(f"without probabilities: {error}"))
                     model = best.candidate.build(n, seed, classifies=True).fit(data.rows, y)
         self.model_ = model if encoder is None else Pipeline([("table", encoder), *model.steps])
         named = reader if encoder is None else encoder
@@ -421,6 +423,8 @@ def _is_table(X: RowsLike) -> bool:
     """Return whether rows need a `TableEncoder`: frames, and arrays with text, objects or missing values."""
     if is_lazy(X) or hasattr(X, "tocsr") or is_frame(X):
         return is_frame(X) or is_dask_frame(X)
+    if hasattr(X, "__dlpack__") and not isinstance(X, np.ndarray):  # numbers of another library, on a GPU perhaps
+        return False
     values = np.asarray(X)
     return values.dtype.kind in "OUTSmM" or (values.dtype.kind == "f" and bool(np.isnan(values).any()))
 
