@@ -139,12 +139,14 @@ function matrix(rows, names, cell, className = "matrix") {
   return div("scroll", make("table", { className }, head, ...lines));
 }
 
-// A table; lines after the first `most` are folded.
+// A table; lines after the first `most` are folded. Words stand left, but in columns that have numbers too.
 function table(header, lines, most = lines.length) {
+  const parts = (value) => (value !== null && typeof value === "object" ? value : { label: value });
+  const isWord = ({ label }) => typeof label === "string" && !/^[\d–(-]/.test(label);
+  const words = header.map((_, column) => lines.every((line) => isWord(parts(line[column]))));
   const cell = (value, column) => {
-    const { label, note = "", off = false } = value !== null && typeof value === "object" ? value : { label: value };
-    const left = typeof label === "string" && !/^[\d–(-]/.test(label);
-    const className = `${left ? "text" : ""} ${off ? "off" : ""}`;
+    const { label, note = "", off = false } = parts(value);
+    const className = `${words[column] ? "text" : ""} ${off ? "off" : ""}`;
     return make("td", { className, data: { name: header[column] } }, String(label), note ? text("small", note) : "");
   };
   const head = make("tr", {}, ...header.map((name) => text("th", name, "text")));
