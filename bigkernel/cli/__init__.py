@@ -39,8 +39,8 @@ COMMANDS = {
     "check": ("data", "Verify all chunks and values of a store or run."),
     "plan": ("plan", "Estimate the cost of a fit: memory, flops, time."),
     "tune": ("tune", "Search a grid by cross-validation and save the best model."),
-    "fit": ("models", "Fit a model to a corpus and save it."),
-    "predict": ("models", "Predict every row of a corpus, chunk by chunk."),
+    "fit": ("models", "Fit a model to a corpus or a table and save it."),
+    "predict": ("models", "Predict every row of a corpus or a table, chunk by chunk."),
     "score": ("models", "Score a model on labelled rows."),
     "export": ("models", "Write a model as an ONNX graph."),
     "watch": ("runs", "Follow a job from another terminal."),
@@ -125,6 +125,7 @@ def main() -> None:
     """Fit and use kernel methods on data larger than memory, on a Dask cluster.
 
     \b
+    bigkernel fit houses.csv houses.model --target price
     bigkernel ingest train-images-idx3-ubyte.gz train.corpus
     bigkernel plan train.corpus --landmarks 1000
     bigkernel tune train.corpus --transform unit-norm --sigma 0.3:3:10 --out tuned

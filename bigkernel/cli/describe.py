@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,9 @@ from sklearn.pipeline import Pipeline
 from bigkernel import estimators
 from bigkernel.cli.options import say
 from bigkernel.cli.transforms import read, steps
-from bigkernel.data.atomic_write import remove_at_once
 from bigkernel.data.corpus import Corpus, open_corpus, require_columns
-from bigkernel.data.ingest import ingest
-from bigkernel.data.readers import open_source
+from bigkernel.data.readers import is_table_file
 from bigkernel.data.readers.stores import is_url, naming, open_store, shown
-from bigkernel.data.run_lock import claimed
 from bigkernel.data.table import TableEncoding
 from bigkernel.data.zarr_arrays import kind_of
 from bigkernel.engine.rows import Rows, as_rows
@@ -118,21 +113,14 @@ def without_encoder(model: Any, corpus: Corpus) -> Any:
     return model[1:] if len(model) > 2 else model[-1]
 
 
-@contextmanager
-def encoded(table: str, model: Any, out: str, **reading: Any) -> Iterator[str]:
-    """Write the rows of a table as a corpus beside `out`, encoded as a model does it, and remove it at the end."""
+def encoding_for(path: str, model: Any) -> TableEncoding | None:
+    """Return how a model encodes tables, None for a corpus; `DataError` for a table and a model of numbers."""
+    if not is_table_file(path):
+        return None
     if not _has_encoder(model):
-        raise DataError(f"{table}: expected a corpus, as the model begins with no TableEncoder; ingest the table first")
-    place = Path(os.path.abspath(out)).with_name(f".{Path(out).name}-rows.corpus")
-    with claimed(out, "the predictions"):
-        try:
-            source = open_source(table, target="none", encode=model[0].encoding(), **reading)
-            for note in source.notes:
-                say(f"{table}: {note}", err=True)
-            ingest(source, place, overwrite=True)
-            yield str(place)
-        finally:
-            remove_at_once(place)
+        raise DataError(f"{path}: expected a corpus, as the model begins with no TableEncoder; ingest the table first")
+    encoding: TableEncoding = model[0].encoding()
+    return encoding
 
 
 def is_dataset(path: str) -> bool:

@@ -6,13 +6,17 @@ import os
 import re
 import shlex
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from bigkernel.cli.data import describe
-from bigkernel.cli.options import bad_rows_option, json_option, overwrite_option, say, text_options
-from bigkernel.data.readers import FORMATS, Source, learn_encoding, open_source
+from bigkernel.cli.options import bad_rows_option, json_option, overwrite_option, say, table_options, text_options
+from bigkernel.data.atomic_write import remove_at_once, require_target
+from bigkernel.data.readers import FORMATS, Source, is_table_file, learn_encoding, open_source
 from bigkernel.errors import ConfigError
 from bigkernel.monitor.terminal.figures import show
 
@@ -47,11 +51,7 @@ Examples:
 @click.option(
     "--labels", type=click.Path(), multiple=True, help="idx, npy: label file of each source; or none [detected]."
 )
-@click.option(
-    "--target",
-    help="csv, parquet: label column: name, number from 0, or none [called label, target, class or y; the last].",
-)
-@click.option("--drop", multiple=True, metavar="COLUMN", help="csv, parquet: leave out a column; may be repeated.")
+@table_options
 @click.option("--encode", is_flag=True, help="csv, parquet: encode text, dates and missing values; see below.")
 @click.option("--encode-as", type=click.Path(), metavar="PATH", help="Encode as another corpus, or a model, does.")
 @click.option("--group-column", "group", help="csv, parquet: column of the groups (rows that belong together).")
@@ -62,14 +62,6 @@ Examples:
 @click.option("--features", type=click.IntRange(1), help="libsvm: number of features [the largest index].")
 @click.option("--zero-based", is_flag=True, help="libsvm: indices start at 0.")
 @click.option("--dtype", help="Store rows as this dtype [as in the source].")
-@click.option(
-    "--labels-are",
-    type=click.Choice(["auto", "classes", "numbers"]),
-    default="auto",
-    show_default=True,
-    help="auto: text is classes; so are whole numbers if at most 10 are distinct, or 20 that count from 0 or 1, or "
-    "1,000 labels of images; other numbers are targets to regress on.",
-)
 @bad_rows_option
 @click.option(
     "--split",
@@ -97,7 +89,6 @@ def ingest(
     was learned is kept with the corpus and with models fitted to it: bigkernel predict MODEL new.csv.
     With --split or --on-bad-rows skip the column `row` keeps the row of the source; over several it counts on.
     """
-    from bigkernel.data.atomic_write import require_target
     from bigkernel.data.corpus import open_corpus
     from bigkernel.data.ingest import ingest as ingest_sources
     from bigkernel.data.readers.source import SkippedRows
@@ -152,6 +143,44 @@ def ingest(
         say(note)
 
 
+def open_rows(path: str, beside: str, encode: TableEncoding | None = None, **options: Any) -> Corpus:
+    """Open a corpus, or a table as one beside a path until the command ends; see `_as_corpus`."""
+    from bigkernel.data.corpus import open_corpus
+
+    if is_table_file(path):
+        path = click.get_current_context().with_resource(_as_corpus(path, beside, encode, **options))
+    elif given := [name for name in ("target", "drop", "id") if options.get(name) not in (None, (), "none")]:
+        raise click.UsageError(f"--{given[0].replace('id', 'id-column')}: is of tables, and {path} is none")
+    return open_corpus(path)
+
+
+@contextmanager
+def _as_corpus(
+    path: str, beside: str, encode: TableEncoding | None, *, quiet: bool, labels_are: str = "auto", **reading: Any
+) -> Iterator[str]:
+    """Yield the path of the rows of a table, as numbers as `encode` says or is learned; say what was chosen."""
+    from bigkernel.data.ingest import ingest as ingest_sources
+    from bigkernel.data.run_lock import claimed
+    from bigkernel.monitor.terminal.bar import bar
+
+    place = Path(os.path.abspath(beside)).with_name(f".{Path(beside).name}-rows.corpus")
+    with claimed(place, "the rows of a table"):
+        try:
+            source = open_source(path, encode=encode or _encoding((path,), None, reading), **reading)
+            with bar(f"read {os.path.basename(path)}", enabled=not quiet) as update:
+                made = ingest_sources(source, place, overwrite=True, classes=_CLASSES[labels_are], progress=update)
+            figures = describe(made, as_json=False)
+            notes = _notes([source], made, figures) + ([] if encode else _notes_of_ids([made], keeps=False))
+            if source.labelled and not encode:
+                other = "numbers" if made.info.classes else "classes"
+                notes += [f"{made.info.target!r} has {figures['labels_are']}; for {other} --labels-are {other}"]
+            for note in () if quiet else notes:
+                say(f"{path}: {note}", err=True)
+            yield str(place)
+        finally:
+            remove_at_once(place)
+
+
 def _encoding(sources: tuple[str, ...], encode_as: str | None, reading: dict[str, Any]) -> TableEncoding:
     """Return how a corpus or model encodes tables, or learn it from the sources."""
     if encode_as is None:
@@ -176,13 +205,13 @@ def _notes(opened: list[Source], made: Corpus, figures: dict[str, Any]) -> list[
     return notes + [f"class {label!r} {advice}" for label in odd]
 
 
-def _notes_of_ids(made: list[Corpus]) -> list[str]:
-    """Return what may be wrong with the ids of corpora of one source, or is called like ids and is none."""
+def _notes_of_ids(made: list[Corpus], *, keeps: bool = True) -> list[str]:
+    """Return what may be wrong with the ids of corpora of one source, which may keep them, or is called like ids."""
     info = made[0].info
     if "id" not in made[0].columns:
         feature = next(filter(_ID_NAME.fullmatch, info.feature_names), "")
         column = shlex.quote(feature)
-        advice = f"keep it as the id: --id-column {column}, or leave it out: --drop {column}"
+        advice = f"keep it as the id: --id-column {column}, or " * keeps + f"leave it out: --drop {column}"
         return [f"column {feature!r} is called like an id and is a feature; {advice}"] if feature else []
     if (rows := sum(one.n_rows for one in made)) > _MOST_IDS:
         return [f"column {info.id_column!r}: not checked for repeated ids, as there are more than {_MOST_IDS:,}"]

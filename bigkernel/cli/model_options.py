@@ -18,10 +18,9 @@ _METHOD = together(
         type=click.Choice(["krr", "sssl", "xnv", "artl", "ridge", "linear", "tabular"]),
         metavar="NAME",
         default="krr",
-        show_default=True,
         help="krr: kernel ridge regression; sssl, xnv: semi-supervised, by leading eigenfunctions or two views; artl: "
-        "classes of a domain without labels from another; ridge, linear: linear models of numbers; tabular: chosen on "
-        "held-out rows, without settings.",
+        "classes of a domain without labels from another; ridge, linear: linear; tabular: chosen on "
+        "held-out rows.  [krr; tables: tabular]",
     ),
     click.option(
         "--landmarks",
@@ -32,9 +31,9 @@ _METHOD = together(
     click.option(
         "--landmark-choice",
         type=click.Choice([*LANDMARKS, *FOURIER]),
-        metavar="CHOICE",
-        help="Rows: uniform, balanced (over domains), rpcholesky. Centres: k-means, balanced-k-means. Random features: "
-        "fourier, orthogonal-fourier.  [default: uniform; sssl, artl: k-means]",
+        metavar="NAME",
+        help="Rows: uniform, balanced (by domain), rpcholesky; centres: k-means, balanced-k-means; features: "
+        "fourier, orthogonal-fourier.  [uniform; sssl, artl: k-means]",
     ),
     click.option(
         "--kernel",
@@ -49,7 +48,8 @@ _REST = together(
     click.option(
         "--solver",
         type=click.Choice(["auto", "direct", "cg"]),
-        help="krr: direct, or cg beyond 10,000 landmarks.  [default: auto]",
+        metavar="NAME",
+        help="krr: direct, or cg beyond 10,000 landmarks.  [auto]",
     ),
     click.option(
         "--noise-variance",

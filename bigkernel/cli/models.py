@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from bigkernel.cli import options as shared
 from bigkernel.cli.model_options import model_options
@@ -47,10 +48,11 @@ _INCIDENTS = ("swept_again", "retries", "lost_workers", "repeated_segments", "da
 @click.command(cls=shared.GroupedCommand)
 @click.argument("corpus", type=click.Path())
 @click.argument("model", type=click.Path())
+@shared.table_options
 @model_options
 @shared.bad_rows_option
 @click.option(
-    "--score", "held_out", type=click.Path(), metavar="CORPUS", help="Score the model on labelled rows of a corpus."
+    "--score", "held_out", type=click.Path(), metavar="CORPUS", help="Score it on labelled rows of a corpus or table."
 )
 @shared.cluster_options
 @shared.run_options
@@ -62,9 +64,10 @@ def fit(
 ) -> None:  # fmt: skip
     """Fit a model to CORPUS and save it at MODEL.
 
+    CORPUS may be a table, CSV or Parquet, which needs no settings.
+
     \b
-    bigkernel fit table.corpus table.model --transform standardize \\
-        --alpha 0.1 --score table-test.corpus
+    bigkernel fit houses.csv houses.model --target price
     bigkernel fit train.corpus digits.model --transform unit-norm \\
         --sigma 0.7071 --alpha 0.1 --landmarks 1000 --cluster local
 
@@ -73,15 +76,15 @@ def fit(
     import numpy as np
 
     from bigkernel.cli.describe import build, chosen_rows, with_encoder
-    from bigkernel.data.corpus import open_corpus
     from bigkernel.estimators.base import last_step
     from bigkernel.estimators.evaluation import describe_metric, limit_classes, whole
     from bigkernel.estimators.persistence import save_model
     from bigkernel.events.job import Figures, emit
 
-    opened = open_corpus(corpus)
+    _require_target(model, overwrite, "model", run=run)
+    opened = _open_training(corpus, model, options, quiet=as_json)
     estimator = build(opened, options)
-    judged = _open_held_out(held_out, opened, on_bad_rows) if held_out else None
+    judged = _open_held_out(held_out, model, opened, on_bad_rows) if held_out else None
     _require_target(model, overwrite, "model", run=run, needed_bytes=_least_bytes(estimator, opened))
     rows = chosen_rows(opened, on_bad_rows)
     verdict: dict[str, Any] = {}
@@ -101,8 +104,8 @@ def fit(
         emit(Figures("fit", {**report, **given, **({"metric": metric} if metric else {})}))
         save_model(with_encoder(estimator, opened), model, overwrite=overwrite)
         if judged is not None:
-            of = "training" if os.path.samefile(judged[0].path, opened.path) else "held-out"
-            verdict = _of_held_out(estimator, *judged, of=of, pictures=bool(run))
+            of = "training" if os.path.samefile(held_out or "", corpus) else "held-out"
+            verdict = {**_of_held_out(estimator, *judged, of=of, pictures=bool(run)), "corpus": held_out}
             emit(Figures("score", limit_classes(verdict)))
     figures = _fit_figures(report, verdict)
     if as_json:
@@ -119,6 +122,18 @@ def fit(
     _say_score(model, figures, verdict)
 
 
+def _open_training(path: str, model: str, options: dict[str, Any], *, quiet: bool) -> Corpus:
+    """Open the corpus of a fit, or one of a table, for which the method is tabular unless another one is given."""
+    from bigkernel.cli.ingest import open_rows
+    from bigkernel.data.readers import is_table_file
+
+    source = click.get_current_context().get_parameter_source("method")
+    if source is ParameterSource.DEFAULT and is_table_file(path):
+        options["method"] = "tabular"
+    reading = {name: options.pop(name) for name in ("target", "drop", "labels_are")}
+    return open_rows(path, model, quiet=quiet, **reading)
+
+
 def _say_score(model: str, figures: dict[str, Any], verdict: dict[str, Any]) -> None:
     """Write the score that matters as the last line of a fit, or how to get one."""
     import numpy as np
@@ -131,10 +146,20 @@ def _say_score(model: str, figures: dict[str, Any], verdict: dict[str, Any]) -> 
             counts = np.sum(verdict["confusion"], axis=1)
             label = str(verdict["classes"][counts.argmax()])
             line += f" (always {label!r}: {100 * counts.max() / counts.sum():.1f} %)"
-        say(textwrap.fill(line, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
+        say(_filled(line))
         return
-    training = f"training R² {figures['training_r2']:.4g}; " if "training_r2" in figures else ""
-    say(f"{training}no rows were held out; fit with --score CORPUS, or\nbigkernel score {shlex.quote(model)} CORPUS")
+    told = (f"training R² {figures['training_r2']:.4g}; " if "training_r2" in figures else "") + "no rows were held out"
+    rows, errors = "CORPUS", [line["error"] for line in figures.get("candidates", ()) if line["chosen"]]
+    if errors and errors[0] is not None:
+        classes = figures["estimator"] == "TabularClassifier"
+        figure = f"accuracy {100 * (1 - errors[0]):.2f} %" if classes else f"R² {1 - errors[0] ** 2:.4g}"
+        rows, told = "TABLE", f"{figure} on held-out rows, a little too good as it is the best"
+    say(_filled(f"{told}; fit with --score {rows}, or"))
+    say(f"bigkernel score {shlex.quote(model)} {rows}")
+
+
+def _filled(line: str) -> str:
+    return textwrap.fill(line, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
@@ -154,12 +179,13 @@ def _fit_figures(report: dict[str, Any], verdict: dict[str, Any]) -> dict[str, A
     return {name: value for name, value in figures.items() if value is not None}
 
 
-def _open_held_out(path: str, training: Corpus, on_bad_rows: str) -> tuple[Corpus, Rows]:
-    """Open the corpus to evaluate a fit on; raise an error before the fit if it cannot be used."""
+def _open_held_out(path: str, model: str, training: Corpus, on_bad_rows: str) -> tuple[Corpus, Rows]:
+    """Open the corpus or table to evaluate a fit on; raise an error before the fit if it cannot be used."""
     from bigkernel.cli.describe import chosen_rows
-    from bigkernel.data.corpus import open_corpus
+    from bigkernel.cli.ingest import open_rows
 
-    opened = open_corpus(path)
+    kind = "classes" if training.info.classes else "numbers"
+    opened = open_rows(path, f"{model}-score", training.info.encoding, quiet=True, labels_are=kind)
     if opened.info.encoding != training.info.encoding:
         raise DataError(
             f"--score {path}: was not encoded as {training.path}; ingest it with --encode-as {training.path}"
@@ -246,32 +272,30 @@ def predict(
     \b
     bigkernel predict flights.model new.csv predictions.csv
 
-    For a model of a corpus that was made with --encode, CORPUS may also be a table, CSV or Parquet, with the columns of
-    the fit by name, in any order; others are ignored. Its rows are encoded beside OUT for the time of the command.
+    For a model of a table, or of a corpus made with --encode, CORPUS may also be a table, CSV or Parquet, with the
+    columns of the fit by name, in any order; others are ignored. Its rows are encoded beside OUT for the time of the
+    command.
 
     CORPUS may also be a Dataset of xarray, as NetCDF or zarr, or at a URL of zarr: then OUT is one too, with its
     dimensions and coordinates.
 
     With --run DIR an interrupted job keeps what it has written, and --resume writes the rest.
     """
-    from bigkernel.cli.describe import chosen_rows, encoded, is_dataset, open_dataset, without_encoder
-    from bigkernel.data.corpus import open_corpus
+    from bigkernel.cli.describe import chosen_rows, encoding_for, is_dataset, open_dataset, without_encoder
+    from bigkernel.cli.ingest import open_rows
     from bigkernel.data.prediction_table import is_table
     from bigkernel.estimators.evaluation import predict_to, whole
     from bigkernel.estimators.persistence import load_model
 
-    loaded = whole(load_model(model))
+    loaded, table = whole(load_model(model)), is_table(out)
+    _require_target(out, overwrite, "table" if table else "prediction store", run=run)
     if grid := is_dataset(corpus):
         opened, given = None, open_dataset(corpus)
     else:
-        if os.path.isfile(corpus):
-            _require_target(out, overwrite, "predictions", run=run)
-            corpus = click.get_current_context().with_resource(encoded(corpus, loaded, out, id=id, **reading))
-        opened = open_corpus(corpus)
+        given = encoding_for(corpus, loaded)
+        opened = open_rows(corpus, out, given, quiet=as_json, target="none", id=id, **reading)
         loaded = without_encoder(loaded, opened)
         given = chosen_rows(opened, "refuse", getattr(loaded, "feature_names_in_", None))
-    table = is_table(out)
-    _require_target(out, overwrite, "table" if table else "prediction store", run=run)
     if table and grid:
         raise click.UsageError("a table of predictions needs a corpus; give OUT a name without .csv or .parquet")
     if probability and not table:
@@ -319,14 +343,17 @@ def export(model: str, file: str, dtype: Any, overwrite: bool, as_json: bool) ->
 @click.command()
 @click.argument("model", type=click.Path())
 @click.argument("corpus", type=click.Path())
+@click.option("--target", help="Of a table: its label column.  [that of the fit]")
+@shared.text_options
 @shared.bad_rows_option
 @shared.cluster_options
 @shared.run_options
 @shared.json_option
 def score(
-    model: str, corpus: str, on_bad_rows: str, where: Where, run: str | None, resume: bool, as_json: bool
-) -> None:
-    """Score MODEL on the labelled rows of CORPUS.
+    model: str, corpus: str, on_bad_rows: str, where: Where, run: str | None, resume: bool, as_json: bool,
+    **reading: Any,
+) -> None:  # fmt: skip
+    """Score MODEL on the labelled rows of CORPUS, which may also be a table with the columns of the fit.
 
     Shows accuracy and error of classes, or R², RMSE and MAE of numbers; for a model fitted with --probability also
     the log-loss (nats), Brier score and calibration error. The balanced accuracy is the mean over classes.
@@ -334,14 +361,20 @@ def score(
     With --run DIR finished segments are kept for --resume, and DIR/report.html shows the confusion of classes and the
     worst-classified rows.
     """
-    from bigkernel.cli.describe import chosen_rows, without_encoder
-    from bigkernel.data.corpus import open_corpus
+    from sklearn.base import is_classifier
+
+    from bigkernel.cli.describe import chosen_rows, encoding_for, without_encoder
+    from bigkernel.cli.ingest import open_rows
     from bigkernel.estimators.evaluation import evaluate, limit_classes, whole
     from bigkernel.estimators.persistence import load_model
     from bigkernel.events.job import Figures, emit
 
-    opened, title = open_corpus(corpus), f"{model} on {corpus}"
-    loaded = without_encoder(whole(load_model(model)), opened)
+    loaded, title = whole(load_model(model)), f"{model} on {corpus}"
+    encoding, kind = encoding_for(corpus, loaded), "classes" if is_classifier(loaded) else "numbers"
+    # in the current directory, as that of the model may be read-only
+    place = f"{os.path.basename(model)}-{os.path.basename(corpus)}"
+    opened = open_rows(corpus, place, encoding, quiet=as_json, labels_are=kind, **reading)
+    loaded = without_encoder(loaded, opened)
     rows = chosen_rows(opened, on_bad_rows, getattr(loaded, "feature_names_in_", None))
     with execution(where, run=run, resume=resume, quiet=as_json):
         verdict = evaluate(loaded, opened, rows, of="scored", pictures=bool(run))

@@ -71,7 +71,20 @@ class Numbers(click.ParamType):
 # headings of the options in the help of commands that fit models; those of no heading come between
 _HEADINGS = {
     "Main options": (
-        *("--out", "--method", "--landmarks", "--kernel", "--sigma", "--alpha", "--transform", "--score", "--folds"),
+        *(
+            "--target",
+            "--labels-are",
+            "--drop",
+            "--out",
+            "--method",
+            "--landmarks",
+            "--kernel",
+            "--sigma",
+            "--alpha",
+            "--transform",
+            "--score",
+            "--folds",
+        ),
         *("--scoring", "--no-time"),
     ),
     "Where and how it runs": (
@@ -110,22 +123,37 @@ transform_option: Decorator = click.option(
     multiple=True,
     type=Transform(),
     metavar="NAME",
-    help="Row transform, stored in the model; repeat for several. standardize: columns of variance 1, for "
-    "tables; unit-norm; scale: by that of the corpus; project: principal components; metric: scales "
-    "learned from the targets, for --sigma 1. Of images: moments, "
-    "orientations. With parameters: project:n-components=300,whiten=yes.",
+    help="Row transform, stored in the model; repeat for several. standardize: columns of variance 1; unit-norm; "
+    "scale: by that of the corpus; project: principal components; metric: scales learned from the targets, for "
+    "--sigma 1; of images: moments, orientations. Or project:n-components=300,whiten=yes.",
 )
 bad_rows_option: Decorator = click.option(
     "--on-bad-rows",
     type=click.Choice(["refuse", "skip"]),
     default="refuse",
-    show_default=True,
-    help="Rows with missing or infinite values: stop and name them, or skip and count them.",
+    metavar="WORD",
+    help="refuse: stop at missing or infinite values; skip: leave out and count these rows.  [default: refuse]",
 )
 text_options = together(
     click.option("--delimiter", help="csv: a character, tab or blank (runs of blanks) [detected]."),
     click.option("--decimal", type=click.Choice([".", ","]), help="csv: what begins decimals [detected]."),
     click.option("--header", type=bool, metavar="yes|no", help="csv: whether line 1 names the columns [detected]."),
+)
+table_options = together(
+    click.option(
+        "--target",
+        metavar="COLUMN",
+        help="csv, parquet: label column: name, number from 0, or none [called label, target, class or y; the last].",
+    ),
+    click.option(
+        "--labels-are",
+        type=click.Choice(["auto", "classes", "numbers"]),
+        default="auto",
+        metavar="KIND",
+        help="classes, numbers or auto: text is classes; so are whole numbers if at most 10 are distinct, 20 that "
+        "count from 0 or 1, or 1,000 of images.  [auto]",
+    ),
+    click.option("--drop", multiple=True, metavar="COLUMN", help="csv, parquet: leave out a column; may be repeated."),
 )
 run_options = together(
     click.option("--run", type=click.Path(file_okay=False), help="Directory that keeps finished work, for --resume."),
@@ -136,10 +164,8 @@ _cluster_options = together(
     click.option(
         "--cluster",
         default="threads",
-        show_default=True,
         metavar="WHERE",
-        help="Where tasks run: threads here; processes here (local); a scheduler (tls://host:8786); or a YAML file of "
-        "a cluster.",
+        help="threads or processes (local) here, a scheduler (tls://host:8786) or a YAML file.  [default: threads]",
     ),
     click.option("--workers", type=click.IntRange(1), metavar="N", help="Local processes.  [default: processors]"),
     click.option("--memory-limit", metavar="BYTES", help="Memory limit of each local worker.  [default: 2GiB]"),
@@ -148,7 +174,7 @@ _cluster_options = together(
         type=click.IntRange(0, 65535),
         default=8787,
         metavar="PORT",
-        help="Dashboard of a local cluster, on 127.0.0.1.  [default: 8787]",
+        help="Of a local dashboard.  [default: 8787]",
     ),
     click.option("--tls", type=click.Path(file_okay=False), help=_TLS),
     click.option(

@@ -10,7 +10,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Self
@@ -108,9 +108,10 @@ class TableEncoding:
 
     names: tuple[str, ...]
     columns: tuple[TableColumn, ...]
+    target: str = field(default="", compare=False)  # the column of labels, if known
 
     def __post_init__(self) -> None:
-        texts = all(isinstance(name, str) for name in self.names)
+        texts = all(isinstance(name, str) for name in (*self.names, self.target))
         if not (texts and len(self.names) == len(self.columns) and self.outputs):
             raise DataError(f"expected as many names as columns, some of which vary, found {len(self.names)} names")
 
@@ -119,7 +120,7 @@ class TableEncoding:
         """Return the encoding that `dataclasses.asdict` described; `DataError` if it is invalid."""
         try:
             columns = (TableColumn(**{**one, "labels": tuple(one["labels"])}) for one in said["columns"])
-            return cls(tuple(said["names"]), tuple(columns))
+            return cls(tuple(said["names"]), tuple(columns), said.get("target", ""))
         except (KeyError, TypeError) as error:
             raise DataError(f"expected the encoding of a table: {error}") from error
 

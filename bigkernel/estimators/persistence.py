@@ -73,7 +73,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "MomentNormalizer": _IMAGE,
     "OrientationFeatures": _IMAGE,
     "RowUnion": (),
-    "TableEncoder": ("columns_",),
+    "TableEncoder": ("columns_", "_target"),
     "LearnedMetric": ("weights_", "centre_", "kernel_", "penalty_", "rounds_", "n_iter_", "gain_", "gain_error_"),
     "TabularRegressor": ("candidates_", "ended_"),
     "TabularClassifier": ("candidates_", "ended_"),

@@ -389,6 +389,50 @@ def test_a_table_of_text_and_dates_is_trained_on_and_predicted(run):
     assert "found no 'when'" in run("predict", "m", "new.csv", "r.csv", code=3).output
 
 
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+def test_a_table_is_fitted_predicted_and_scored_without_a_corpus_or_a_method(run, kind):
+    hours = pd.Timestamp("2013-01-01") + pd.to_timedelta(rng.integers(0, 9000, N), "h")
+    table = pd.DataFrame({"id": np.arange(N), "y": X[:, 0] + (COLOURS == "red"), "kind": COLOURS, "when": hours})
+    table = table.assign(age=np.where(np.arange(N) % 9, X[:, 2], np.nan))
+    table["y"] = table["y"] if kind == "numbers" else np.where(table["y"] > 1, 2, 1)
+    table.loc[5, "y"] = np.nan
+    table[:150].to_csv("train.csv", index=False)
+    os.mkdir("test")
+    table[150:].to_parquet("test/part.parquet", index=False)
+    fitted = run("fit", "train.csv", "m", "--target", "y", "--drop", "id", "--time-limit", 0)
+    other = {"numbers": "classes", "classes": "numbers"}[kind]
+    found = {"numbers": "numbers", "classes": "2 classes"}[kind]
+    assert f"'y' has {found}; for {other} --labels-are {other}" in fitted.stderr
+    assert "1 rows without a label" in fitted.stderr
+    assert {"numbers": "R² 0.", "classes": "accuracy "}[kind] in fitted.stdout.splitlines()[-3]
+    model = load_model("m")
+    assert [*model.feature_names_in_] == ["kind", "when", "age"]
+    run("predict", "m", "test", "p.csv", "--id-column", "id")
+    scored = json.loads(run("score", "m", "test", "--json").stdout)
+    again = json.loads(run("fit", "train.csv", "m", "--score", "test", "--drop", "id", "--target", 1, "--seed", 0,
+                           "--time-limit", 0, "--overwrite", "--json", "--labels-are", kind).stdout)  # fmt: skip
+    predicted = pd.read_csv("p.csv")
+    assert predicted["id"].tolist() == [*range(150, N)]
+    for figure, expected in (
+        ("r2", r2_score(table["y"][150:], predicted["prediction"])) if kind == "numbers" else
+        ("accuracy_percent", 100 * (table["y"][150:] == predicted["prediction"].to_numpy()).mean()),
+    ):  # fmt: skip
+        assert scored[figure] == pytest.approx(expected, rel=1e-6)
+        assert again[f"held_out_{figure}"] == pytest.approx(expected, rel=1e-6)
+    assert not [name for name in os.listdir() if name.startswith(".")]
+
+
+def test_options_of_tables_are_refused_for_a_corpus_and_tables_for_a_model_of_numbers(run, colours):
+    for command in ("fit flowers n --target x", "predict flowers.model flowers p.csv --id-column x"):
+        assert "is of tables" in run(*command.split(), code=2).stderr
+    for command in ("predict flowers.model flowers.csv p.csv", "score flowers.model flowers.csv"):
+        assert "begins with no TableEncoder" in run(*command.split(), code=3).stderr
+    run("fit", "flowers.csv", "n", "--target", "colour", "--method", "krr", "--landmarks", 20)
+    assert type(load_model("n")[-1]).__name__ == "KernelRidgeClassifier"
+    write_csv("t.csv", {"width": X[:, 0], "height": X[:, 1], "age": X[:, 2]})
+    assert "no column 'colour' for the target" in run("score", "n", "t.csv", code=3).stderr
+
+
 def test_categories_of_numbers_are_known_in_text(run):
     table = pd.DataFrame({"k": pd.Categorical([1, 2, 3, 3] * 20), "x": np.arange(80.0)})
     model = make_pipeline(TableEncoder(), Ridge()).fit(table, table["k"].astype(float))

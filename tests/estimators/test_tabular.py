@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from bigkernel import Predictor, TabularClassifier, TabularRegressor, load_model, save_model, write_corpus
+from bigkernel import Predictor, TabularClassifier, TabularRegressor, executing, load_model, save_model, write_corpus
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.tables import tabular
 from bigkernel.estimators.tables.tabular import Candidate, Judged, Sample, Search
@@ -143,6 +143,32 @@ def test_an_interrupted_fit_is_a_fit(monkeypatch, rng):
     model = TabularRegressor(random_state=0).fit(X, linear(X, rng))
     assert (chosen(model), model.ended_, len(model.candidates_)) == ("lines", "interrupted", 2)
     assert model.score(X, linear(X, rng)) > 0.9
+
+
+def test_a_run_that_resumes_judges_no_candidate_twice(monkeypatch, rng, tmp_path):
+    X, judged = rng.normal(size=(N, 4)), []
+    y = linear(X, rng)
+
+    def dying(self, candidate, rows):
+        judged.append(candidate.name)
+        if len(judged) == 3:
+            raise SystemExit
+        loss = np.arange(5.0) + (candidate.kernel is not None)  # lines are the best
+        return Judged(candidate, rows, 0.5, loss, alpha=0.1)
+
+    monkeypatch.setattr(Search, "_judge", dying)
+    monkeypatch.setattr(Search, "_too_long", lambda self, candidate, rows: len(self.judged) == 4)
+    model, run, first = TabularRegressor(random_state=0), tmp_path / "run", ["Gaussian", "lines", "Laplacian"]
+    with executing(run=run), pytest.raises(SystemExit):
+        model.fit(X, y)
+    with executing(run=run, resume=True):
+        lines = model.fit(X, y).candidates_
+    assert judged == [*first, "Laplacian", "metric, Matérn 3/2"]
+    assert (chosen(model), lines) == ("lines", TabularRegressor(random_state=0).fit(X, y).candidates_)
+    judged.clear()
+    with executing(run=run, resume=True), pytest.raises(SystemExit):  # other rows
+        model.fit(2 * X, y)
+    assert judged == first
 
 
 def test_a_candidate_that_fails_is_not_chosen(monkeypatch, rng, tmp_path):

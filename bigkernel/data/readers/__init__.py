@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +38,7 @@ from bigkernel.data.readers.source import (
 from bigkernel.data.table import TableColumn, TableEncoding
 from bigkernel.errors import ConfigError, DataError
 
-__all__ = ["ENDINGS", "FORMATS", "OPTIONS", "Source", "learn_encoding", "open_source"]
+__all__ = ["ENDINGS", "FORMATS", "OPTIONS", "Source", "is_table_file", "learn_encoding", "open_source"]
 
 _SAMPLE_ROWS = 100_000  # from which an encoding is learned
 
@@ -161,6 +162,13 @@ def open_source(
     return source if dtype is None else _stored_as(source, dtype)
 
 
+def is_table_file(path: str) -> bool:
+    """Return whether there is a file, or a folder of files, of named columns: CSV or Parquet."""
+    with suppress(DataError):
+        return os.path.exists(path) and zarr_arrays.kind_of(path) is None and "encode" in OPTIONS[_detect(path)]
+    return False
+
+
 def learn_encoding(sources: Sequence[Source], max_categories: int = 16) -> TableEncoding:
     """Learn how the columns of tables, opened with `encode=True`, become numbers.
 
@@ -183,7 +191,7 @@ def learn_encoding(sources: Sequence[Source], max_categories: int = 16) -> Table
         cells = np.concatenate([rows[name] for _, rows in kept])
         numbers = None if name in texts else tables.numbers_in(sources[0], cells)
         columns.append(TableColumn.learn(name, cells if numbers is None else numbers, max_categories))
-    return TableEncoding(names, tuple(columns))
+    return TableEncoding(names, tuple(columns), sources[0].target)
 
 
 def _require_kind(path: str, name: str, reader: _Reader) -> None:

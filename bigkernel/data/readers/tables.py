@@ -130,7 +130,8 @@ def choose(
 
     Parameters
     ----------
-    target : name or position (−1: the last); None: one that is called so, else the last; "none": no labels
+    target : name or position (−1: the last); None: that of the encoding, if known, else one that is called so, else the
+        last; "none": no labels
     group, id : name or position, or None
     drop : names or positions of columns to leave out
     skipped, encode : see `Columns`; with an encoding the features are its columns, by name
@@ -151,6 +152,8 @@ def choose(
         raise DataError(f"{path}: expected the {len(given)} columns of the fit, found no {missing[0]!r}")
     unused = {place for place, name in enumerate(names) if name in index or _INDEX.fullmatch(name)} - dropped
     rest = [place for place in range(len(names)) if place not in dropped | unused or names[place] in given]
+    if target is None and isinstance(encode, TableEncoding) and encode.target:
+        target = encode.target
     if target in (None, -1):
         others = [names[place] for place in rest if place not in (identity, grouped)]
         usual = [name for name in others if _TARGET.fullmatch(name) and name not in given]

@@ -69,6 +69,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     _parameter_constraints: ClassVar = {"max_categories": [Interval(Integral, 1, None, closed="left")]}
 
     max_categories: int = 16
+    _target = ""  # column of labels of the table, if it was read from a file
 
     @classmethod
     def of(cls, encoding: TableEncoding) -> Self:
@@ -76,6 +77,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         made = cls(max((column.n_flags for column in encoding.columns), default=1))
         made.columns_, made.n_features_in_ = encoding.columns, len(encoding.names)
         made.feature_names_in_ = np.array(encoding.names, object)
+        made._target = encoding.target
         return made
 
     def fit(self, X: RowsLike, y: ColumnLike = None) -> Self:
@@ -108,7 +110,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     def encoding(self, input_features: ColumnLike = None) -> TableEncoding:
         """Return what was learned, which needs NumPy alone."""
-        return TableEncoding(tuple(map(str, _check_feature_names_in(self, input_features))), self.columns_)
+        names = tuple(map(str, _check_feature_names_in(self, input_features)))
+        return TableEncoding(names, self.columns_, self._target)
 
     def _table(self, X: RowsLike, *, reset: bool) -> dd.DataFrame | Array:
         """Return X as a frame or array; set (`reset`) or compare its number and names of columns."""

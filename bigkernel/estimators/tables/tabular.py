@@ -10,10 +10,13 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self, cast
 
 import numpy as np
@@ -27,6 +30,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.config import Settings, given_settings, settings
 from bigkernel.data.containers import is_dask_frame, is_frame
+from bigkernel.data.fingerprint import fingerprint
+from bigkernel.data.run_directory import read_sealed, write_sealed
 from bigkernel.engine.interrupts import Terminated
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.engine.sweep import Execution, execution
@@ -47,6 +52,7 @@ from bigkernel.estimators.tables.table_encoder import TableEncoder
 from bigkernel.estimators.transforms.rows import Standardizer
 from bigkernel.events.job import Note, Step, emit, job
 from bigkernel.kernels.functions import Gaussian, Laplacian, Matern
+from bigkernel.kernels.threads import one_thread
 from bigkernel.statistics.scores import score
 
 if TYPE_CHECKING:
@@ -200,7 +206,7 @@ class Search:
                 if self.judged and self._too_long(candidate, rows):
                     self.ended = "time_limit"
                     break
-                self.judged.append(one := self._judge(candidate, rows))
+                self.judged.append(one := self._once(candidate, rows))
                 found = one.failed or f"error {one.error:.4g} of held-out rows"
                 emit(Note(f"candidate {len(self.judged)}, {candidate.name}: {found}, {one.seconds:.1f} s"))
                 emit(Step(_WHAT, len(self.judged), _MOST))
@@ -278,6 +284,25 @@ class Search:
         rate = last.seconds / last.candidate.cost(last.rows)
         return time.monotonic() + rate * (candidate.cost(rows) + later) > self.deadline
 
+    def _once(self, candidate: Candidate, rows: int) -> Judged:
+        """Judge a candidate and keep what was found in the run, if there is one; take it from a run that resumes."""
+        if (run := execution.get().job) is None:
+            return self._judge(candidate, rows)
+        place = Path(run.path, f"candidate-{len(self.judged) + 1}.json")
+        of = fingerprint((self._content, candidate, rows))
+        with suppress(OSError, ValueError):
+            found = read_sealed(place) if run.resume else {}
+            if found.pop("of", "") == of:
+                return Judged(candidate, rows, **{**found, "loss": np.array(found["loss"])})
+        one = self._judge(candidate, rows)
+        kept = {name: value for name, value in vars(one).items() if name not in ("candidate", "rows")}
+        write_sealed(place, {**kept, "loss": one.loss.tolist(), "of": of})
+        return one
+
+    @cached_property
+    def _content(self) -> str:
+        return fingerprint((self.sample, self.seed))
+
     def _judge(self, candidate: Candidate, rows: int) -> Judged:
         """Fit a candidate without held-out rows, those of each fold in turn where rows are few, and find its losses."""
         start, sample, place = time.monotonic(), self.sample, np.arange(rows)
@@ -286,10 +311,11 @@ class Search:
         else:  # the same rows whatever the number of others
             folds = [place[: int(_HELD_OUT * min(len(sample.x), _FORM_ROWS))]]
         try:
-            parts = [
-                Context().run(_held_out, candidate, sample, np.setdiff1d(place, fold), fold, self.seed, settings())
-                for fold in folds
-            ]
+            with _threads(rows):
+                parts = [
+                    Context().run(_held_out, candidate, sample, np.setdiff1d(place, fold), fold, self.seed, settings())
+                    for fold in folds
+                ]
         except (BigKernelError, np.linalg.LinAlgError) as error:
             return Judged(candidate, rows, time.monotonic() - start, np.empty(0), failed=str(error))
         tested, f = np.concatenate(folds), np.concatenate([values for values, _ in parts])
@@ -299,6 +325,11 @@ class Search:
             y = np.eye(sample.n_classes)[y]
         loss = weight * ((f - y.reshape(f.shape)) ** 2).mean(axis=1)
         return Judged(candidate, rows, time.monotonic() - start, loss, share, parts[-1][1])
+
+
+def _threads(rows: int) -> AbstractContextManager[None]:
+    """Return a block with one thread of BLAS for few rows: in small products two wait for each other."""
+    return one_thread() if rows < _MANY_ROWS else nullcontext()
 
 
 def _held_out(
@@ -360,7 +391,7 @@ class _Tabular(BaseEstimator):
             best = (search := Search(sample, seed, started + limit, n)).run()
             emit(Note(f"fitting {best.candidate.name} to all {n:,} rows"))
             model = best.candidate.build(n, seed, classifies=classifies, probability=classifies)
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _threads(n):
                 # a learned kernel may be flat: landmarks beyond its rank are no fault of the user
                 warnings.simplefilter("ignore", RankDeficiencyWarning)
                 try:
