@@ -679,7 +679,8 @@ def _by_coordinates(members: list[Candidate]) -> list[list[int]]:
     """Group the positions of candidates that are ridge in the same coordinates, with or without an intercept."""
     groups: dict[object, list[int]] = {}
     for place, candidate in enumerate(members):
-        key = candidate.method.whitens, candidate.solve_settings.fit_intercept, candidate.method.graph.manifold
+        method, flag = candidate.method, candidate.solve_settings.fit_intercept
+        key = method.whitens, flag, method.graph.manifold, getattr(method, "view_alpha", None)
         groups.setdefault(key, []).append(place)
     return list(groups.values())
 

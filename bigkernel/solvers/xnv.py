@@ -6,8 +6,8 @@ the views agree. Notation: p₁, p₂ columns of the views, r canonical directio
 total, n_l labelled ones. Only the moments of [φ¹, φ²] are read, no rows.
 
 The paper's features are φ = K_mm^{-1/2}k(Z, x). Canonical correlations, and so the canonical norm, are invariant under
-invertible maps of a view, so that φ = k(Z, x) serves as well: it needs no core, and its rounding is the same in all
-directions.
+invertible maps of a view, so that φ = k(Z, x) serves as well, whose rounding is the same in all directions; a ridge α
+on those features is αK_mm here (the canonical ridge of Vinod, Journal of Econometrics 4, 1976). The paper has none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNCORRELATED = 1e-10  # correlations up to this count as 0; the penalty (1 − 
 
 @dataclass(frozen=True, kw_only=True)
 class CanonicalCoordinates(Coordinates):
-    """The canonical coordinates of the first view, z(x) = Bᵀφ¹(x) − o: of mean 0 and variance 1 over all rows.
+    """The canonical coordinates of the first view, z(x) = Bᵀφ¹(x) − o: of mean 0 over all rows, and variance 1 at most.
 
     Candidates of a grid differ in α and the intercept. Moments may be of both views; coefficients are of the first.
     """
@@ -76,15 +76,17 @@ class CanonicalCoordinates(Coordinates):
         return beta, small.target_mean - small.mean @ beta
 
 
-def canonical_views(everything: Moments, width: int) -> CanonicalCoordinates:
+def canonical_views(everything: Moments, width: int, penalty: Array | float = 0.0) -> CanonicalCoordinates:
     """Compute canonical coordinates from the moments of [φ¹, φ²] over all rows; φ¹ has `width` columns.
 
+    `penalty`: αK of the landmarks of both views, which keeps directions of little variance from looking correlated.
     Directions whose variance is below rounding, or that are uncorrelated, are left out.
     """
     mean = everything.s / everything.n
     C = everything.G / everything.n - np.outer(mean, mean)
-    W1, W2 = _inverse_root(C[:width, :width]), _inverse_root(C[width:, width:])
-    # C11^{-1/2} C12 C22^{-1/2} = U diag(ρ) Vᵀ
+    R = C + penalty / everything.n
+    W1, W2 = _inverse_root(R[:width, :width]), _inverse_root(R[width:, width:])
+    # (C11 + αK1/N)^{-1/2} C12 (C22 + αK2/N)^{-1/2} = U diag(ρ) Vᵀ
     U, correlations, _ = linalg.svd(W1.T @ C[:width, width:] @ W2, full_matrices=False, check_finite=False)
     kept = correlations > _UNCORRELATED
     basis, shift = W1 @ U[:, kept], None if everything.shift is None else everything.shift[:width]

@@ -143,7 +143,7 @@ def sssl_exact(task: Task, Z: Array, setting: Setting) -> Predict:
 def xnv(task: Task, Z: Array, setting: Setting) -> Predict:
     """Fit XNV with two views of m/2 landmarks."""
     views = np.concatenate([Z[0::2], Z[1::2]])
-    model = XNVClassifier(kernel_of(Z, setting["width"]), setting["alpha"], landmarks=views)
+    model = XNVClassifier(kernel_of(Z, setting["width"]), setting["alpha"], landmarks=views, view_alpha=0)
     return model.fit(task.rows, task.partial_labels, sample_weight=task.weights).predict
 
 

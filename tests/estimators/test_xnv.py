@@ -22,7 +22,7 @@ GIVEN = {"kernel": Gaussian(SIGMA), "alpha": ALPHA, "n_landmarks": M, "landmarks
 pytestmark = pytest.mark.usefixtures("small_steps")
 
 
-def dense(targets, *, weight=None, intercept=True, points=Z, rows=NEW, alpha=ALPHA):
+def dense(targets, *, weight=None, intercept=True, points=Z, rows=NEW, alpha=ALPHA, view_alpha=1.0):
     """Return the predictions of the paper for new rows, and the correlations."""
 
     def features(A, view):
@@ -30,17 +30,19 @@ def dense(targets, *, weight=None, intercept=True, points=Z, rows=NEW, alpha=ALP
 
     first, second = points[: len(points) // 2], points[len(points) // 2 :]
     predict, rho = reference_views.xnv(
-        features(X, first), features(X, second), LABELLED, targets, alpha, weight=weight, intercept=intercept
+        *(features(X, first), features(X, second), LABELLED, targets, alpha),
+        **{"weight": weight, "intercept": intercept, "view_alpha": view_alpha},
     )
     return predict(features(rows, first)), rho
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
 @pytest.mark.parametrize("intercept", [True, False])
-@pytest.mark.parametrize("alpha", [0.0, ALPHA, 10.0])
-def test_regression_matches_the_dense_form(alpha, intercept, weight):
-    model = XNV(**{**GIVEN, "alpha": alpha}, fit_intercept=intercept).fit(X, PARTLY, sample_weight=weight)
-    expected, rho = dense(Y[LABELLED], weight=weight, intercept=intercept, alpha=alpha)
+@pytest.mark.parametrize("alpha, view_alpha", [(0.0, 0.0), (ALPHA, 0.0), (ALPHA, 1.0), (10.0, 7.0)])
+def test_regression_matches_the_dense_form(alpha, view_alpha, intercept, weight):
+    settings = {**GIVEN, "alpha": alpha, "view_alpha": view_alpha, "fit_intercept": intercept}
+    model = XNV(**settings).fit(X, PARTLY, sample_weight=weight)
+    expected, rho = dense(Y[LABELLED], weight=weight, intercept=intercept, alpha=alpha, view_alpha=view_alpha)
     assert_allclose(model.predict(NEW), expected, atol=1e-8)
     assert_allclose(model.correlations_, rho, atol=1e-10)
 

@@ -30,7 +30,7 @@ every_form = pytest.mark.parametrize("settings", FORMS.values(), ids=FORMS)
 OF_NUMBERS = {
     "all": (SSSL(**FORMS["all"]), {"n_components": [1, 5, 13, 60]}),
     "landmarks": (SSSL(**FORMS["landmarks"]), {"n_components": [1, 5, 13, 60]}),
-    "views given": (XNV(landmarks=Z), {"fit_intercept": [True, False]}),
+    "views given": (XNV(landmarks=Z), {"fit_intercept": [True, False], "view_alpha": [0.0, 1.0, 30.0]}),
     "views sampled": (XNV(n_landmarks=7, random_state=3), {"fit_intercept": [True, False]}),
 }
 COMPONENTS = {"n_components": [3, 10]}
@@ -139,7 +139,7 @@ def test_an_unlabelled_domain_shapes_every_fold_and_is_never_left_out():
 )
 def test_a_view_that_loses_directions_to_rounding_is_summed_in_float64():
     rows = X.astype(np.float32)
-    model = XNV(Gaussian(9.0), n_landmarks=20, random_state=0, alpha=1e-6)
+    model = XNV(Gaussian(9.0), n_landmarks=20, random_state=0, alpha=1e-6, view_alpha=0.0)
     search = SweepSearchCV(model, {"alpha": [1e-6, 1e-2]}, cv=KFold(3)).fit(rows, PARTLY)
     alone = clone(model).set_params(**search.best_params_).fit(rows, PARTLY)
     assert search.best_estimator_.dtype_ == alone.dtype_ == "float64"
