@@ -153,6 +153,7 @@ def open_dataset(path: str) -> Any:
 def build(corpus: Corpus, options: dict[str, Any]) -> Any:
     """Return the estimator (in a Pipeline, if there are transforms) that the options describe."""
     method, classes = options["method"], corpus.info.classes
+    advice = "leave it out" + ", or pass another --method, such as krr" * (method == "tabular")
     if "y" not in corpus.columns:
         raise DataError(f"{corpus.path}: expected labels y to fit, found none")
     kind = _KINDS[method][bool(classes)]
@@ -172,7 +173,7 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
     asked = {"landmarks": "n_landmarks", "sigma": "kernel", "gamma": "kernel", "leaves": "kernel"}
     for option, name in asked.items():
         if options.get(option) is not None and name not in known:
-            raise ConfigError(f"--{option}: not used by {method}; leave it out")
+            raise ConfigError(f"--{option}: not used by {method}; {advice}")
     if options.get("posterior") and not options.get("leaves"):
         raise ConfigError("--posterior: is of leaves; give --leaves too, or leave it out")
     given = {name: value for name, value in given.items() if name in known}
@@ -180,7 +181,7 @@ def build(corpus: Corpus, options: dict[str, Any]) -> Any:
         if options.get(option) is not None:
             if name not in known:
                 what = method if classes else f"{method} of numbers"
-                raise ConfigError(f"--{option.replace('_', '-')}: not used by {what}; leave it out")
+                raise ConfigError(f"--{option.replace('_', '-')}: not used by {what}; {advice}")
             given[name] = options[option]
     estimator.set_params(**given)
     require_valid(estimator, f"--method {method}")

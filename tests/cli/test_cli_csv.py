@@ -427,7 +427,9 @@ def test_options_of_tables_are_refused_for_a_corpus_and_tables_for_a_model_of_nu
         assert "is of tables" in run(*command.split(), code=2).stderr
     for command in ("predict flowers.model flowers.csv p.csv", "score flowers.model flowers.csv"):
         assert "begins with no TableEncoder" in run(*command.split(), code=3).stderr
-    run("fit", "flowers.csv", "n", "--target", "colour", "--method", "krr", "--landmarks", 20)
+    assert "or pass another --method" in run("fit", "flowers.csv", "n", "--landmarks", 20, code=8).stderr
+    fitted = run("fit", "flowers.csv", "n", "--method", "krr", "--landmarks", 20)
+    assert "the target is 'colour'; --target names another column" in fitted.stderr
     assert type(load_model("n")[-1]).__name__ == "KernelRidgeClassifier"
     write_csv("t.csv", {"width": X[:, 0], "height": X[:, 1], "age": X[:, 2]})
     assert "no column 'colour' for the target" in run("score", "n", "t.csv", code=3).stderr

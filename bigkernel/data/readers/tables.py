@@ -152,12 +152,12 @@ def choose(
         raise DataError(f"{path}: expected the {len(given)} columns of the fit, found no {missing[0]!r}")
     unused = {place for place, name in enumerate(names) if name in index or _INDEX.fullmatch(name)} - dropped
     rest = [place for place in range(len(names)) if place not in dropped | unused or names[place] in given]
-    if target is None and isinstance(encode, TableEncoding) and encode.target:
-        target = encode.target
     if target in (None, -1):
+        known = encode.target if isinstance(encode, TableEncoding) and target is None else ""
         others = [names[place] for place in rest if place not in (identity, grouped)]
         usual = [name for name in others if _TARGET.fullmatch(name) and name not in given]
-        target = usual[0] if len(usual) == 1 else "none" if not others or others[-1] in given else others[-1]
+        last = "none" if not others or others[-1] in given else others[-1]
+        target = known or (usual[0] if len(usual) == 1 else last)
         notes = [*notes, f"the target is {target!r}; --target names another column"]
     label = None if target == "none" else _find(path, names, target, "the target")
     roles = [place for place in (label, grouped, identity) if place is not None]
