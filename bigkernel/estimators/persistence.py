@@ -33,7 +33,7 @@ from bigkernel.models.predictor import Predictor, require_blend
 from bigkernel.models.predictor import kind_of as predictor_kind
 from bigkernel.solvers.pseudo_labels import PseudoLabels
 from bigkernel.solvers.residuals import VECTORS
-from bigkernel.solvers.variogram import SMOOTHNESS, Variogram
+from bigkernel.solvers.variogram import SMOOTHNESS, Correlation, Variogram
 from bigkernel.statistics.predictor import Calibration
 
 log = log_of(__name__)
@@ -50,7 +50,8 @@ _SOLUTIONS = [
 ]
 _BASES = (LandmarkBasis, FourierBasis, fit_state.RowBasis)
 _CLASSES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (*_FITS, *_SOLUTIONS, *_BASES, Inputs, PseudoLabels, Calibration, Variogram)
+    kind.__name__: kind
+    for kind in (*_FITS, *_SOLUTIONS, *_BASES, Inputs, PseudoLabels, Calibration, Variogram, Correlation)
 }
 _NO_STEPS = ("passthrough", "drop")
 _IMAGE = ("image_height_", "image_width_")
@@ -443,9 +444,11 @@ def _require_blend(step: Any, fit: Any) -> None:
     require(isinstance(fit, fit_state.KrigingFit) == (name == "Kriging"), f"{name}: expected another fit")
     if isinstance(fit, fit_state.KrigingFit):
         found, d, c = fit.variogram, inputs.n_features, blend.width
+        rho = found.correlation
         shapes = found.inverse_ranges.shape, found.sill.shape, found.semivariances.shape
         fits = shapes == ((d, d), (c,), (len(found.lags), c)) and found.trend in ("constant", "linear")
-        require(fits and found.nu in SMOOTHNESS and found.ratio > 0, f"{name}: expected a variogram of {d} coordinates")
+        fits &= rho.nu in SMOOTHNESS and 0 <= rho.far < 1 and rho.reach > 0 and found.ratio > 0
+        require(fits, f"{name}: expected a variogram of {d} coordinates")
 
 
 def _statistics(fit: Any, p: int) -> dict[str, tuple[Any, tuple[int, ...]]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy import linalg
@@ -17,24 +18,60 @@ from scipy.spatial import cKDTree
 
 from bigkernel.arrays import Array
 from bigkernel.errors import DataError
+from bigkernel.kernels.algebra import Kernel, Scaled
 from bigkernel.kernels.functions import Matern
+from bigkernel.kernels.threads import one_thread
 
 SMOOTHNESS = (0.5, 1.5, 2.5)
 _COUNT, _SIZE = 20, 160  # neighbourhoods, and places of each
 _REACH = 6  # half of the places are the nearest, the others are drawn from so many times as many
 _LEAST, _MOST = 1e-6, 1e2  # ratios of nugget and partial sill
 _LAGS = 20
+_FAR, _REACHES, _SECOND = (0.01, 0.95), (1.5, 30.0), (0.3, np.log(4.0))  # of a second structure: bounds and start
+_STEPS = 40  # of a descent
 _ROTATED = 3  # most coordinates whose anisotropy has directions of its own
 
 
-@dataclass(frozen=True, eq=False)
-class Variogram:
-    """γ(h) = nugget + (sill − nugget)(1 − ρ(‖hA‖)) of places that are h (d,) apart, ρ of Matérn's class.
+@dataclass(frozen=True)
+class Correlation:
+    """ρ = (1 − far)·M(r) + far·exp(−r/reach) of places r ranges apart: nested if far > 0.
 
     Parameters
     ----------
     nu : 0.5, 1.5 or 2.5
-        Smoothness ν; 0.5 is the exponential variogram.
+        Smoothness ν of M, which is of Matérn's class; 0.5 is exponential.
+    far, reach : float
+        Share of a second structure, and its range in units of the first one's.
+    """
+
+    nu: float
+    far: float = 0.0
+    reach: float = 1.0
+
+    def kernel(self) -> Kernel:
+        """Return ρ as a kernel of places in units of the range."""
+        near = Matern(1.0, nu=self.nu)
+        return Scaled(near, 1 - self.far) + Scaled(Matern(self.reach, nu=0.5), self.far) if self.far else near
+
+    def with_slope(self, squares: Array) -> tuple[Array, Array, list[Array]]:
+        """Return ρ at squared distances, its derivative by them, and if nested those by far and log reach."""
+        rho, slope = Matern(1.0, nu=self.nu).with_slope(squares)
+        if not self.far:
+            return rho, slope, []
+        far, fall = Matern(1.0, nu=0.5).with_slope(squares / self.reach**2)
+        fall *= self.far / self.reach**2
+        others = [far - rho, -2 * squares * fall]
+        return (1 - self.far) * rho + self.far * far, (1 - self.far) * slope + fall, others
+
+
+@dataclass(frozen=True, eq=False)
+class Variogram:
+    """γ(h) = nugget + (sill − nugget)(1 − ρ(‖hA‖)) of places that are h (d,) apart.
+
+    Parameters
+    ----------
+    correlation : Correlation
+        ρ.
     inverse_ranges : (d, d)
         A, symmetric: its eigenvectors are the axes of the anisotropy, its eigenvalues 1 over the ranges.
     ratio : float
@@ -47,7 +84,7 @@ class Variogram:
         The empirical variogram by ‖hA‖, half the mean square difference of pairs of a lag.
     """
 
-    nu: float
+    correlation: Correlation
     inverse_ranges: Array
     ratio: float
     trend: str
@@ -72,7 +109,7 @@ class Variogram:
 
     def __call__(self, lags: Array) -> Array:
         """Compute γ (b, c) at lags ‖hA‖ (b,) above 0."""
-        rho = Matern(1.0, nu=self.nu).with_slope(np.square(lags))[0]
+        rho = self.correlation.with_slope(np.square(lags))[0]
         return np.asarray(self.nugget + (self.sill - self.nugget) * (1 - rho)[:, None])
 
 
@@ -113,22 +150,27 @@ def choose_variogram(
     places: Sequence[Neighbourhood], nu: float | None, trend: str | None, *, anisotropic: bool
 ) -> Variogram:
     """Fit variograms to neighbourhoods; without `nu` or `trend` take those that suit the neighbourhoods better."""
-    spread = float(np.median([np.std(one.X, axis=0).max() for one in places]))
-    d = places[0].X.shape[1]
-    width = 1 if not anisotropic else d * (d + 1) // 2 if d <= _ROTATED else d
-    start, found = np.append(np.zeros(width), np.log(0.05)), []
-    bounds = [(-6.0, 6.0)] * width + [(np.log(_LEAST), np.log(_MOST))]
+    with one_thread():  # two threads of a product of 160 places wait for each other more than they compute
+        return _choose(_Likelihood(places, trend or "constant", anisotropic), nu, trend)
+
+
+def _choose(likelihood: _Likelihood, nu: float | None, trend: str | None) -> Variogram:
+    # smoothness by smoothness; then the best one with a second structure, if that is clearly more likely for its two
+    # parameters (Schwarz 1978)
+    places, one, found = likelihood.places, likelihood.start(), []
     for smoothness in SMOOTHNESS if nu is None else (nu,):
-        arguments = places, smoothness, trend or "constant", spread
-        result = minimize(_loss, start, arguments, "L-BFGS-B", True, bounds=bounds, options={"maxiter": 40})
-        start = result.x
-        covariance = _Covariance(smoothness, _matrix(start[:-1], d) / spread, float(np.exp(start[-1])))
-        found.append((float(result.fun), smoothness, covariance))
+        loss, one = likelihood.fit(smoothness, one)
+        found.append((loss, smoothness, one))
+    found.sort(key=lambda fit: fit[0])
+    loss, smoothness, one = found[0]
+    nested, two = likelihood.fit(smoothness, np.append(one, _SECOND))
+    if likelihood.size * (loss - nested) > 2 * np.log(likelihood.size):
+        found.insert(0, (nested, smoothness, two))
     # the most likely one, unless another predicts better where rows are held out, by a standard error
     candidates = [
         (covariance, one)
         for one in (("constant", "linear") if trend is None else (trend,))
-        for *_, covariance in sorted(found)
+        for covariance in [likelihood.covariance(*fit[1:]) for fit in found]
     ]
     errors = np.array([[_held_out_error(place, *one) for place in places] for one in candidates])
     best = 0
@@ -137,36 +179,22 @@ def choose_variogram(
         if gain.mean() > gain.std() / np.sqrt(len(gain)):
             best = other
     covariance, trend = candidates[best]
-    sill = (1 + covariance.ratio) * np.mean([_residuals(one, covariance, trend).sill for one in places], axis=0)
-    return Variogram(covariance.nu, covariance.A, covariance.ratio, trend, sill, *_empirical(places, covariance.A))
+    A, ratio = covariance.A, covariance.ratio
+    sill = (1 + ratio) * np.mean([_residuals(one, covariance.rho(one), ratio, trend).sill for one in places], axis=0)
+    return Variogram(covariance.correlation, A, ratio, trend, sill, *_empirical(places, A))
 
 
 @dataclass(frozen=True, eq=False)
 class _Covariance:
-    """V = ρ + ratio·I, with ρ a function of ‖(x − x')A‖."""
+    """V = ρ + ratio·I, with ρ of ‖(x − x')A‖."""
 
-    nu: float
+    correlation: Correlation
     A: Array
     ratio: float
 
-    def correlation(self, squares: Array) -> tuple[Array, Array]:
-        """Return ρ, and its derivative by squared distances."""
-        return Matern(1.0, nu=self.nu).with_slope(squares)
-
-
-def _symmetric(entries: Array, d: int) -> Array:
-    """Return the symmetric matrix (d, d) of these entries: one for all of its diagonal, d, or d(d + 1)/2."""
-    if len(entries) <= d:
-        return np.diag(np.broadcast_to(entries, d))
-    upper = np.zeros((d, d))
-    upper[np.triu_indices(d)] = entries
-    return np.asarray(upper + np.triu(upper, 1).T)
-
-
-def _matrix(entries: Array, d: int) -> Array:
-    """Return the symmetric positive matrix whose logarithm has these entries."""
-    values, vectors = np.linalg.eigh(_symmetric(entries, d))
-    return np.asarray((vectors * np.exp(values)) @ vectors.T)
+    def rho(self, place: Neighbourhood) -> Array:
+        """Return ρ of all pairs (k, k)."""
+        return self.correlation.with_slope(place.squares(self.A))[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,11 +210,12 @@ class _Residuals:
     logarithms: float  # log|V| + log|FᵀV⁻¹F|
 
 
-def _residuals(place: Neighbourhood, covariance: _Covariance, trend: str) -> _Residuals:
-    V = covariance.correlation(place.squares(covariance.A))[0]
-    V[np.diag_indices(len(V))] = 1 + covariance.ratio
-    L = linalg.cholesky(V, lower=True, check_finite=False)
-    inverse = linalg.cho_solve((L, True), np.eye(len(V)), check_finite=False)
+def _residuals(place: Neighbourhood, rho: Array, ratio: float, trend: str) -> _Residuals:
+    V = rho.copy()
+    V[np.diag_indices(len(V))] = 1 + ratio
+    L = linalg.cholesky(V, lower=True, check_finite=False, overwrite_a=True)
+    triangle = np.tril(linalg.lapack.dpotri(L, lower=True)[0])
+    inverse = triangle + np.tril(triangle, -1).T
     F = place.trend(trend)
     VF, Vy = inverse @ F, inverse @ place.Y
     # columns of the trend that do not vary, or depend on others, have no coefficient
@@ -201,47 +230,98 @@ def _residuals(place: Neighbourhood, covariance: _Covariance, trend: str) -> _Re
     return _Residuals(inverse, VF, of_trend, weighted, sill, free, logarithms)
 
 
-def _loss(
-    parameters: Array, places: Sequence[Neighbourhood], nu: float, trend: str, spread: float
-) -> tuple[float, Array]:
-    """Return −2 log of the restricted likelihood a place, but for a constant, with the best sills, and its gradient.
+@dataclass(frozen=True, eq=False)
+class _Likelihood:
+    """The restricted likelihood of neighbourhoods as a function of numbers.
 
-    A place, since the first step of a descent is as long as the gradient: it would end where nothing is correlated.
+    They are the entries of log A² / 2 in units of the spread of places, log ratio, and if nested far and log reach.
     """
-    d, ratio = places[0].X.shape[1], float(np.exp(parameters[-1]))
-    values, vectors = np.linalg.eigh(_symmetric(parameters[:-1], d))
-    covariance = _Covariance(nu, (vectors * np.exp(values)) @ vectors.T / spread, ratio)
-    loss, of_metric, of_ratio = 0.0, np.zeros((d, d)), 0.0
-    for place in places:
-        found = _residuals(place, covariance, trend)
-        c = len(found.sill)
-        loss += c * found.logarithms + found.free * float(np.log(found.sill).sum())
-        # dV = W: c·(V⁻¹ − V⁻¹F(FᵀV⁻¹F)⁻¹FᵀV⁻¹) − Σ V⁻¹e eᵀV⁻¹ / sill
-        W = c * (found.V_inverse - found.V_inverse_F @ found.of_trend @ found.V_inverse_F.T)
-        W -= (found.weighted / found.sill) @ found.weighted.T
-        of_ratio += float(np.trace(W))
-        # d‖(x − x')A‖² = (x − x')ᵀ dM (x − x') with M = A²
-        S = W * covariance.correlation(place.squares(covariance.A))[1]
-        X = place.X - place.X.mean(axis=0)
-        of_metric += 2 * (X.T @ (S.sum(axis=1)[:, None] * X) - X.T @ S @ X)
-    # the derivative of M = exp(2L) / spread² by L, in the eigenvectors of L
-    gaps, doubled = 2 * (values[:, None] - values), np.exp(2 * values)
-    near = np.abs(gaps) < 1e-9
-    quotients = np.where(near, doubled[:, None], (doubled[:, None] - doubled) / np.where(near, 1, gaps))
-    gradient = 2 * vectors @ (vectors.T @ of_metric @ vectors * quotients) @ vectors.T / spread**2
-    count = len(parameters) - 1
-    if count > d:
-        entries = (gradient * (2 - np.eye(d)))[np.triu_indices(d)]
-    else:
-        entries = np.diag(gradient) if count == d else np.array([np.trace(gradient)])
-    size = sum(len(place.X) for place in places)
-    return loss / size, np.append(entries, ratio * of_ratio) / size
+
+    places: Sequence[Neighbourhood]
+    trend: str
+    anisotropic: bool
+
+    @cached_property
+    def size(self) -> int:
+        """The number of places."""
+        return sum(len(one.X) for one in self.places)
+
+    @cached_property
+    def spread(self) -> float:
+        """The unit of ranges."""
+        return float(np.median([np.std(one.X, axis=0).max() for one in self.places]))
+
+    @cached_property
+    def entries(self) -> tuple[Array, Array]:
+        """Rows and columns of the matrix that are free: one for all of its diagonal, d, or d(d + 1)/2."""
+        d = self.places[0].X.shape[1]
+        rows, columns = np.triu_indices(d) if self.anisotropic and d <= _ROTATED else np.diag_indices(d)
+        return rows, columns
+
+    def start(self) -> Array:
+        """Return where a first descent starts."""
+        return np.append(np.zeros(len(self.entries[0]) if self.anisotropic else 1), np.log(0.05))
+
+    def _metric(self, numbers: Array) -> tuple[Array, Array]:
+        """Return eigenvalues (d,) and eigenvectors (d, d) of log A in units of the spread."""
+        d = self.places[0].X.shape[1]
+        upper = np.zeros((d, d))
+        upper[self.entries] = numbers
+        return np.linalg.eigh(upper + np.triu(upper, 1).T)
+
+    def covariance(self, nu: float, numbers: Array) -> _Covariance:
+        """Return the covariance of these numbers."""
+        width = len(self.start()) - 1
+        values, vectors = self._metric(numbers[:width])
+        ratio, *second = numbers[width:].tolist()
+        correlation = Correlation(nu, second[0], float(np.exp(second[1]))) if second else Correlation(nu)
+        return _Covariance(correlation, (vectors * np.exp(values)) @ vectors.T / self.spread, float(np.exp(ratio)))
+
+    def fit(self, nu: float, start: Array) -> tuple[float, Array]:
+        """Return the least loss from a start, and its numbers."""
+        width = len(self.start()) - 1
+        bounds = [(-6.0, 6.0)] * width + [(np.log(_LEAST), np.log(_MOST)), _FAR, tuple(np.log(_REACHES))]
+        descent = minimize(
+            self.loss, start, nu, "L-BFGS-B", True, bounds=bounds[: len(start)], options={"maxiter": _STEPS}
+        )
+        return float(descent.fun), descent.x
+
+    def loss(self, numbers: Array, nu: float) -> tuple[float, Array]:
+        """Return −2 log of the likelihood a place, but for a constant, with the best sills, and its gradient.
+
+        A place, since the first step of a descent is as long as the gradient: it would end where nothing is correlated.
+        """
+        covariance, width = self.covariance(nu, numbers), len(self.start()) - 1
+        loss, of_metric, others = 0.0, np.zeros_like(covariance.A), np.zeros(len(numbers) - width)
+        for place in self.places:
+            rho, slope, slopes = covariance.correlation.with_slope(place.squares(covariance.A))
+            found = _residuals(place, rho, covariance.ratio, self.trend)
+            c = len(found.sill)
+            loss += c * found.logarithms + found.free * float(np.log(found.sill).sum())
+            # dV = W: c·(V⁻¹ − V⁻¹F(FᵀV⁻¹F)⁻¹FᵀV⁻¹) − Σ V⁻¹e eᵀV⁻¹ / sill
+            W = c * (found.V_inverse - found.V_inverse_F @ found.of_trend @ found.V_inverse_F.T)
+            W -= (found.weighted / found.sill) @ found.weighted.T
+            others += [covariance.ratio * np.trace(W), *(np.vdot(W, one) for one in slopes)]
+            # d‖(x − x')A‖² = (x − x')ᵀ dM (x − x') with M = A²
+            S = W * slope
+            X = place.X - place.X.mean(axis=0)
+            of_metric += 2 * (X.T @ (S.sum(axis=1)[:, None] * X) - X.T @ S @ X)
+        # the derivative of M = exp(2L) / spread² by L, in the eigenvectors of L
+        values, vectors = self._metric(numbers[:width])
+        gaps, doubled = 2 * (values[:, None] - values), np.exp(2 * values)
+        near = np.abs(gaps) < 1e-9
+        quotients = np.where(near, doubled[:, None], (doubled[:, None] - doubled) / np.where(near, 1, gaps))
+        gradient = 2 * vectors @ (vectors.T @ of_metric @ vectors * quotients) @ vectors.T / self.spread**2
+        rows, columns = self.entries
+        entries = np.where(rows == columns, 1, 2) * gradient[rows, columns]
+        entries = entries if len(entries) == width else entries.sum(keepdims=True)
+        return loss / self.size, np.append(entries, others) / self.size
 
 
 def _held_out_error(place: Neighbourhood, covariance: _Covariance, trend: str) -> float:
     """Return the mean squared error at the half nearest to the centre, predicted by the rest, over the variance."""
     held, kept = np.split(np.arange(len(place.X)), [len(place.X) // 2])
-    F, rho = place.trend(trend), covariance.correlation(place.squares(covariance.A))[0]
+    F, rho = place.trend(trend), covariance.rho(place)
     V = rho[np.ix_(kept, kept)] + covariance.ratio * np.eye(len(kept))
     VF, Vy = np.split(linalg.solve(V, np.hstack([F[kept], place.Y[kept]]), assume_a="pos"), [F.shape[1]], axis=1)
     beta = np.linalg.lstsq(F[kept].T @ VF, F[kept].T @ Vy)[0]

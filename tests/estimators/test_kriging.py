@@ -8,6 +8,7 @@ from scipy.optimize import approx_fprime
 import bigkernel as bk
 from bigkernel.errors import DataError
 from bigkernel.solvers import variogram
+from bigkernel.statistics.predictor import triangular_inverse
 
 AXES = np.array([[0.8, 0.6], [-0.6, 0.8]])
 RANGES, RATIO, MEAN = (0.4, 0.1), 0.05, 20.0
@@ -37,6 +38,15 @@ def field():
 
 
 @pytest.fixture(scope="module")
+def nested_field():
+    rng = np.random.default_rng(1)
+    X = rng.uniform(size=(800, 2))
+    h = np.sqrt(np.square(X[:, None] - X).sum(axis=-1))
+    V = 0.4 * correlation(h / 0.02, 1.5) + 0.6 * correlation(h / 0.2, 0.5) + 1e-3 * np.eye(800)
+    return X, np.linalg.cholesky(V) @ rng.standard_normal(800)
+
+
+@pytest.fixture(scope="module")
 def model(field):
     X, y = field
     return bk.Kriging(n_neighbors=500, random_state=0).fit(X[:1500], y[:1500])
@@ -48,8 +58,7 @@ def test_variogram_of_a_simulated_field_is_found(nu, field):
     rng = np.random.RandomState(0)
     places = variogram.neighbourhoods(X, y[:, None], rng)
     found = variogram.choose_variogram(places, None, None, anisotropic=True)
-    assert found.nu == nu
-    assert found.trend == "constant"
+    assert (found.correlation, found.trend) == (variogram.Correlation(nu), "constant")
     assert_allclose(found.ranges[1] / found.ranges[0], RANGES[1] / RANGES[0], rtol=0.3)
     assert abs(found.axes[0] @ AXES[0]) > 0.98
     # in one square sill and range are hardly told apart, but for the ratio of sill and range^2ν (Zhang 2004)
@@ -60,33 +69,47 @@ def test_variogram_of_a_simulated_field_is_found(nu, field):
     assert_allclose(found(found.lags[short]), found.semivariances[short], rtol=0.4)
 
 
-@pytest.mark.parametrize("entries", [[0.3, 0.2, -0.1], [0.3, -0.2], [0.3]], ids=len)
+def test_a_second_structure_of_longer_range_is_found(nested_field):
+    X, y = nested_field
+    places = variogram.neighbourhoods(X, y[:, None], np.random.RandomState(0))
+    found = variogram.choose_variogram(places, 1.5, "constant", anisotropic=False)
+    assert 0.3 < found.correlation.far < 0.9
+    assert 4 < found.correlation.reach < 25
+
+
+@pytest.mark.parametrize(("d", "anisotropic", "width"), [(2, True, 3), (4, True, 4), (2, False, 1)])
 @pytest.mark.parametrize("trend", ["constant", "linear"])
-def test_likelihood_has_the_gradient_of_its_differences(entries, trend, field):
-    X, y = field
+def test_likelihood_has_the_gradient_of_its_differences(d, anisotropic, width, trend):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(300, d))
+    y = np.sin(5 * X).sum(axis=1) + 0.1 * rng.standard_normal(300)
     places = variogram.neighbourhoods(X, np.column_stack([y, X[:, 0] + 0.1 * y]), np.random.RandomState(0))[:2]
-    at = np.array([*entries, -2.0])
+    likelihood = variogram._Likelihood(places, trend, anisotropic)
+    at = np.array([*[0.3, 0.2, -0.1, 0.1][:width], -2.0, 0.4, 1.2])
     for nu in variogram.SMOOTHNESS:
-        arguments = places, nu, trend, 0.3
-        numeric = approx_fprime(at, lambda one, *given: variogram._loss(one, *given)[0], 1e-6, *arguments)
-        assert_allclose(variogram._loss(at, *arguments)[1], numeric, rtol=1e-4, atol=1e-5)
+        for numbers in (at, at[:-2]):
+            numeric = approx_fprime(numbers, lambda one, nu: likelihood.loss(one, nu)[0], 1e-6, nu)
+            assert_allclose(likelihood.loss(numbers, nu)[1], numeric, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("trend", ["constant", "linear"])
-def test_one_neighbourhood_is_kriging_by_its_equations(trend, field):
-    X, y = (one[:200] for one in field)
+def test_one_neighbourhood_is_kriging_by_its_equations(trend, nested, field, nested_field):
+    X, y = nested_field if nested else (one[:200] for one in field)
     new = field[0][200:300]
     model = bk.Kriging(1.5, trend=trend, random_state=0).fit(X, y)
     mean, std = model.predict(new, return_std=True)
-    A, ratio = model.variogram_.inverse_ranges, model.variogram_.ratio
+    A, ratio, found = model.variogram_.inverse_ranges, model.variogram_.ratio, model.variogram_.correlation
+    assert (found.far > 0) == nested
 
     def rho(P, Q):
-        return correlation(np.sqrt(np.square((P @ A)[:, None] - Q @ A).sum(axis=-1)), 1.5)
+        h = np.sqrt(np.square((P @ A)[:, None] - Q @ A).sum(axis=-1))
+        return (1 - found.far) * correlation(h, 1.5) + found.far * correlation(h / found.reach, 0.5)
 
     def columns(P):
         return np.hstack([np.ones((len(P), 1)), P][: 1 + (trend == "linear")])
 
-    V, k, F, f = rho(X, X) + ratio * np.eye(200), rho(new, X), columns(X), columns(new)
+    V, k, F, f = rho(X, X) + ratio * np.eye(len(X)), rho(new, X), columns(X), columns(new)
     VF, Vy = np.linalg.solve(V, F), np.linalg.solve(V, y)
     beta = np.linalg.solve(F.T @ VF, F.T @ Vy)
     # the prior of slopes is nearly flat
@@ -95,6 +118,14 @@ def test_one_neighbourhood_is_kriging_by_its_equations(trend, field):
     variance = 1 + ratio - np.einsum("ij,ji->i", k, np.linalg.solve(V, k.T))
     variance += np.einsum("ij,ji->i", left, np.linalg.solve(F.T @ VF, left.T))
     assert np.std(std**2 / variance) < (1e-7 if trend == "constant" else 0.01) * np.mean(std**2 / variance)
+
+
+@pytest.mark.parametrize("n", [1, 64, 65, 200])
+def test_a_triangular_matrix_is_inverted_by_halves(n):
+    L = np.tril(np.random.default_rng(0).uniform(size=(n, n))) + n * np.eye(n)
+    inverse = triangular_inverse(L)
+    assert_allclose(inverse @ L, np.eye(n), atol=1e-13)
+    assert not np.triu(inverse, 1).any()
 
 
 def test_blended_neighbourhoods_predict_nearly_as_all_rows_together(field, model):

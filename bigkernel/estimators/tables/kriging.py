@@ -24,9 +24,9 @@ from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.ridge import KernelRidge
 from bigkernel.estimators.tables.blended import as_targets
 from bigkernel.estimators.tables.partitioned import PartitionedRegressor
-from bigkernel.kernels.algebra import Kernel, Scaled
-from bigkernel.kernels.functions import Linear, Matern
-from bigkernel.solvers.variogram import SMOOTHNESS, Variogram, choose_variogram, neighbourhoods
+from bigkernel.kernels.algebra import Scaled
+from bigkernel.kernels.functions import Linear
+from bigkernel.solvers.variogram import SMOOTHNESS, Correlation, Variogram, choose_variogram, neighbourhoods
 from bigkernel.statistics.blend import AnyPredictor, Blend, Member, Tree
 from bigkernel.streaming.plan import Plan
 from bigkernel.streaming.row_maps import LinearMap
@@ -84,9 +84,11 @@ class Kriging(Regressor):
 
     Notes
     -----
-    Correlation is ρ(r) = e^{−r}, (1 + r)e^{−r} or (1 + r + r²/3)e^{−r} with r = √(2ν)‖h‖/range. `fit` raises
-    `DataError` for fewer than ten rows, or values that are equal everywhere. Weights count in the neighbourhoods only,
-    not in the variogram. Rows that are not in memory are written by neighbourhood, as by `PartitionedRegressor`.
+    Correlation is ρ(r) = e^{−r}, (1 + r)e^{−r} or (1 + r + r²/3)e^{−r} with r = √(2ν)‖h‖/range. Where that is clearly
+    more likely the variogram is nested: `variogram_.correlation` has the share `far` of an exponential structure with
+    `reach` times the range, which carries values into gaps. `fit` raises `DataError` for fewer than ten rows, or values
+    that are equal everywhere. Weights count in the neighbourhoods only, not in the variogram.
+    Rows that are not in memory are written by neighbourhood, as by `PartitionedRegressor`.
 
     References
     ----------
@@ -105,7 +107,7 @@ class Kriging(Regressor):
     """
 
     variogram_ = Fitted[Variogram]("variogram")
-    nu_ = Fitted[float]("variogram.nu")
+    nu_ = Fitted[float]("variogram.correlation.nu")
     range_ = Fitted[Array]("variogram.ranges")
     axes_ = Fitted[Array]("variogram.axes")
     trend_ = Fitted[str]("variogram.trend")
@@ -182,7 +184,7 @@ class Kriging(Regressor):
 
     def _leaves(self, n: int, d: int, variogram: Variogram) -> _Neighbourhoods:
         """Return the estimator of the neighbourhoods of n rows, in units of the ranges."""
-        kernel: Kernel = Matern(1.0, nu=variogram.nu)
+        kernel = variogram.correlation.kernel()
         if variogram.trend == "linear":
             kernel = kernel + Scaled(Linear(), float(_SLOPE / variogram.lags[-1] ** 2))
         # the overlap makes a neighbourhood of one leaf's width (1 + 2^(1/d)·overlap) times as wide
@@ -196,7 +198,7 @@ class Kriging(Regressor):
         self.check_parameters()
         data = clone(self)._read_fit(X, y, sample_domain, None)
         n, d = data.rows.shape
-        return self._leaves(n, d, Variogram(0.5, np.eye(d), 1.0, "constant", *np.zeros((3, 0)))).plan(X, y)
+        return self._leaves(n, d, Variogram(Correlation(0.5), np.eye(d), 1.0, "constant", *np.zeros((3, 0)))).plan(X, y)
 
     def predict(self, X: RowsLike, return_std: bool = False) -> Array | da.Array | tuple[Array, Array]:
         """Predict numbers (n,) or (n, c) at places X, and with `return_std` the standard deviations of observations.
