@@ -62,6 +62,7 @@ from .kernels.positive_definite import check_positive_definite as check_positive
 from .models.onnx_graph import to_onnx as to_onnx
 from .models.predictor import Predictor as Predictor
 from .search.domain_scoring import DomainScorer as DomainScorer
+from .search.splits import SpatialKFold as SpatialKFold
 from .search.sweep_search import SweepSearchCV as SweepSearchCV
 
 __version__: str

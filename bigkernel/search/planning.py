@@ -34,6 +34,7 @@ from bigkernel.estimators.fit.state import Columns
 from bigkernel.estimators.inputs.checks import chosen_by_folds
 from bigkernel.estimators.inputs.class_weights import without_class_weights
 from bigkernel.estimators.inputs.classes import is_semi_supervised
+from bigkernel.estimators.inputs.columns import is_lazy
 from bigkernel.estimators.inputs.training import Training
 from bigkernel.estimators.ridge import RidgeMethod, choose_solver
 from bigkernel.events.job import Event, SweepStarted, observe
@@ -46,7 +47,7 @@ from bigkernel.search.domain_scoring import Domains
 from bigkernel.search.judging import Work, value_sweeps
 from bigkernel.search.scorers import require_served
 from bigkernel.search.scoring import Scoring
-from bigkernel.search.splits import Partition, partitions, refuse_groups
+from bigkernel.search.splits import Partition, SpatialKFold, partitions, refuse_groups
 from bigkernel.search.sweeps import Candidate, GridSweep, KernelGroup, PlanLine, SearchData
 from bigkernel.statistics.domain_cells import CellTargets
 from bigkernel.statistics.moments import Targets
@@ -192,6 +193,9 @@ def prepare(everyone: list[Candidate], given: Given, *, cv: object, seed: int, s
     DataError
         Rows, targets or folds are invalid.
     """
+    if isinstance(cv, SpatialKFold):  # by places before transforms, which Dask arrays do not keep
+        dask_maps = hasattr(given.X, "dask") and any(isinstance(one.model, Pipeline) for one in everyone)
+        cv = cv.folds(given.X) if is_lazy(given.X) and not dask_maps else list(cv.split(given.X))
     if given.groups is not None:
         refuse_groups(cv)
     classifier = is_classifier(everyone[0].last)
@@ -300,7 +304,8 @@ def _learns_from_targets(step: object) -> bool:
 
 def _partitions(cv: object, rows: Rows, targets: Targets, *, classifier: bool, seed: int) -> list[Partition]:
     """Return the folds of the labelled rows; labels of lazy rows are read only if the folds need them."""
-    labels = rows.column("y") if rows.in_memory or not isinstance(cv, int | float | None) else None
+    needed = rows.in_memory or not (isinstance(cv, int | float | None) or hasattr(cv, "of"))
+    labels = rows.column("y") if needed else None
     labelled = None if labels is None else targets.labelled(labels, 0)
     return partitions(cv, rows, labelled, classifier=classifier, seed=seed)
 

@@ -1,4 +1,4 @@
-"""From the parameter `cv` to folds that a sweep keeps apart.
+"""From the parameter `cv` to folds that a sweep keeps apart, and a splitter by places.
 
 Splits that train on all rows but the tested ones share a sweep if no row is tested twice; any other split has its own
 sweep. In semi-supervised learning only labelled rows are folded, and unlabelled ones contribute to every fold.
@@ -6,12 +6,14 @@ sweep. In semi-supervised learning only labelled rows are folded, and unlabelled
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from itertools import pairwise
 from numbers import Integral
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
+from sklearn.cluster import KMeans
 from sklearn.model_selection import (
     GroupKFold,
     GroupShuffleSplit,
@@ -21,11 +23,16 @@ from sklearn.model_selection import (
     check_cv,
 )
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, RowsLike
+from bigkernel.config import settings
+from bigkernel.data.containers import names_of
 from bigkernel.engine.rows import Rows, as_rows
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.estimators.fit.basis import sample_ids
 from bigkernel.solvers.pseudo_labels import SourceTargetSplits
-from bigkernel.streaming.folds import NOT_USED, ColumnFolds, DomainFolds, Folds, HashFolds, HeldOut, SomeFolds
+from bigkernel.streaming.folds import NOT_USED, ColumnFolds, DomainFolds, Folds, HashFolds, HeldOut, MapFolds, SomeFolds
+
+_SAMPLE, _MOST_BLOCKS = 2**14, 2**24
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,18 +77,15 @@ def partitions(cv: object, rows: Rows, labelled: Array | None, *, classifier: bo
         return _held_out(float(cv), rows, labelled, classifier=classifier, seed=seed)
     if hasattr(cv, "of") and hasattr(cv, "count"):
         return [Partition(cv, tuple(range(_several(cv.count))))]
+    if isinstance(cv, list) and cv and hasattr(cv[0], "of"):
+        return [Partition(fold, (number,), whole=False) for number, fold in enumerate(cv)]
     if hasattr(cv, "split") and not isinstance(cv, type):
         return _given(cv, rows, labelled, classifier=classifier)
-    if hasattr(cv, "dtype"):
-        column = np.asarray(cv)
-        if column.ndim == 1 and column.dtype.kind in "iu":
-            return [_column(rows, column)]
-    elif isinstance(cv, Iterable) and not isinstance(cv, type):
-        given = list(cv)
-        if not (given and isinstance(given[0], Integral)):
+    if isinstance(cv, Iterable) and not isinstance(cv, type):
+        given = cv if hasattr(cv, "dtype") else list(cv)
+        if isinstance(given, list) and not (given and isinstance(given[0], Integral)):
             return _given(given, rows, labelled, classifier=classifier)
-        column = np.asarray(given)
-        if column.ndim == 1 and column.dtype.kind in "iu":
+        if (column := np.asarray(given)).ndim == 1 and column.dtype.kind in "iu":
             return [_column(rows, column)]
     raise ConfigError(
         "cv: expected a number of folds, a share of rows to hold out (below 1), 'domains', a splitter, an array of "
@@ -132,9 +136,10 @@ def _counted(count: int, rows: Rows, labelled: Array | None, *, classifier: bool
                 f"cv: {count} folds of whole groups need as many groups, found {len(np.unique(chosen))} among the "
                 "labelled rows"
             )
-        splitter = StratifiedGroupKFold(count) if classifier else GroupKFold(count)
-        return _given(splitter, rows, labelled, classifier=classifier)
-    return _given(check_cv(count, _required(rows, "y"), classifier=classifier), rows, labelled, classifier=classifier)
+        cv = StratifiedGroupKFold(count) if classifier else GroupKFold(count)
+    else:
+        cv = check_cv(count, _required(rows, "y"), classifier=classifier)
+    return _given(cv, rows, labelled, classifier=classifier)
 
 
 def _held_out(share: float, rows: Rows, labelled: Array | None, *, classifier: bool, seed: int) -> list[Partition]:
@@ -230,3 +235,96 @@ def _given(cv: object, rows: Rows, labelled: Array | None, *, classifier: bool) 
         Partition(ColumnFolds(len(numbers)), tuple(numbers), column, not (column == NOT_USED).any())
         for column, numbers in zip(columns, members, strict=True)
     ]
+
+
+@dataclass(frozen=True, eq=False)
+class SpatialKFold:
+    """Folds of blocks of space or time, or of clusters: test rows are apart from those of the fit, as in gaps of a map.
+
+    `SweepSearchCV` takes it for rows of any size; with a gap, and forward, each fold has a sweep of its own.
+    scikit-learn takes it for arrays, and `splitter.split(places)` where places are no features.
+
+    Parameters
+    ----------
+    n_splits : int
+    size : float, (k,) or None
+        Sides of blocks; `np.ptp(places, axis=0) / 8` makes eight along each coordinate. None: clusters, by k-means.
+    columns : list of positions or names of features
+        The k coordinates, before transforms of a Pipeline; None: all features. Extent and clusters are those of a
+        sample of 16,384 rows; the outer blocks have no end.
+    gap : float or (k,)
+        Rows nearer than this to test rows in all coordinates are not trained on; at most `size`, unless forward.
+    order : {"random", "checkerboard", "forward"}
+        A block is in a random fold; in another one than its neighbours; or, of one column with the time, is one of the
+        last `n_splits`, each tested by a fit to the rows before it (`size` None: of n_splits + 1 equal ones).
+    random_state : int
+
+    References
+    ----------
+    Roberts et al., Cross-validation strategies for data with temporal, spatial, hierarchical, or phylogenetic
+    structure, Ecography 40 (2017).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bigkernel import SpatialKFold
+    >>> for train, test in SpatialKFold(2, size=2, gap=1, order="forward").split(np.arange(8)[:, None]):
+    ...     print(train, test)
+    [0 1] [3 4]
+    [0 1 2 3] [5 6 7]
+    """
+
+    n_splits: int = 5
+    _: KW_ONLY
+    size: float | Sequence[float] | Array | None = None
+    columns: Sequence[int | str] | None = None
+    gap: float | Sequence[float] | Array = 0.0
+    order: Literal["random", "checkerboard", "forward"] = "random"
+    random_state: int = 0
+
+    def get_n_splits(self, X: object = None, y: object = None, groups: object = None) -> int:
+        """Return the number of splits."""
+        return self.n_splits
+
+    def split(self, X: RowsLike, y: object = None, groups: object = None) -> Iterator[tuple[Array, Array]]:
+        """Yield the numbers of the rows to train on and to test on, of rows of any kind, read a chunk at a time."""
+        rows, made = as_rows(X), self.folds(X)
+        for folds in made if isinstance(made, list) else [made]:
+            fold = np.concatenate([folds.of(rows.read(*piece)) for piece in pairwise(rows.bounds(settings()))])
+            for number in range(folds.count):
+                yield np.flatnonzero((fold >= -1) & (fold != number)), np.flatnonzero(fold == number)
+
+    def folds(self, X: RowsLike) -> MapFolds | list[MapFolds]:
+        """Return the folds of rows, in a list where some do not train on all rows that they do not test."""
+        rows, n = replace(as_rows(X), row_maps=()), self.n_splits
+        names, every = [*map(str, names_of(X) or rows.feature_names)], range(rows.shape[1])
+        chosen = every if self.columns is None else self.columns
+        try:
+            columns = np.array([names.index(one) if isinstance(one, str) else every[one] for one in chosen])
+        except (ValueError, IndexError) as error:
+            raise ConfigError(f"columns: expected some of {names or every}, found {self.columns}") from error
+        ids = sample_ids(rows, _SAMPLE, np.random.RandomState(self.random_state))
+        whole = self._whole(columns, rows.take(ids)[:, columns])
+        gap, forward = np.broadcast_to(np.asarray(self.gap, float), len(columns)), self.order == "forward"
+        one_by_one = [replace(whole, count=1, number=number, gap=gap, forward=forward) for number in range(n)]
+        return one_by_one if forward or gap.any() else whole
+
+    def _whole(self, columns: Array, places: Array) -> MapFolds:
+        """Return the folds without a gap, for the extent of places (n, k)."""
+        n, least, extent, rng = self.n_splits, places.min(axis=0), np.ptp(places, axis=0), self.random_state
+        if self.size is None and self.order == "random":
+            return MapFolds(n, columns, KMeans(n, n_init=4, random_state=rng).fit(places).cluster_centers_, extent)
+        size = extent / (n + 1) if self.size is None else np.broadcast_to(np.asarray(self.size, float), len(extent))
+        shape = np.maximum(np.ceil(extent / size - 1e-9), 1)  # the largest coordinates are in the last blocks
+        orders = {"forward": len(columns) == 1} | dict.fromkeys(("random", "checkerboard"), np.all(self.gap <= size))
+        if not (orders.get(self.order) and n > 1 and (size > 0).all() and shape.prod() <= _MOST_BLOCKS):
+            raise ConfigError(
+                f"expected order {', '.join(orders)} (of one column), 2 folds or more, gaps up to size, and up to "
+                f"{_MOST_BLOCKS:,} blocks, found {self}, of {shape.prod():.3g} blocks"
+            )
+        if self.order == "forward":
+            return MapFolds(n, columns, least + extent - (n + 1) * size, size, np.arange(-1, n))
+        numbers = np.indices(shape := shape.astype(int)).sum(axis=0)
+        if self.order == "random":
+            numbers = np.random.RandomState(rng).permutation(numbers.size).reshape(shape)
+        return MapFolds(n, columns, least, size, numbers % n)

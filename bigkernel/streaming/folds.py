@@ -8,6 +8,7 @@ tests and every fold trains on. In columns made of pairs (train, test) it is −
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
@@ -110,17 +111,50 @@ class HeldOut:
     """A single fold of about a share of the rows, or of the groups, by a hash."""
 
     reads_rows: ClassVar[bool] = False
+    count: ClassVar[int] = 1
     share: float  # above 0, below 1
     seed: int = 0
     by: Literal["row", "group"] = "row"
 
-    @property
-    def count(self) -> int:
-        return 1
-
     def of(self, chunk: Chunk) -> Array:
         buckets = 2**20
         return np.where(HashFolds(buckets, self.seed, self.by).of(chunk) < self.share * buckets, 0, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class MapFolds:
+    """Folds by coordinates: columns (k,) of rows as stored, before any transform.
+
+    The fold of a place is that of its block in a grid, whose outer blocks have no end, or the number of the nearest
+    centre. With a `number` it is this fold alone, whose training rows are a gap away, and if `forward`, before it.
+    """
+
+    count: int
+    columns: Array
+    lower: Array  # (k,) where the first block begins; or centres (count, k)
+    size: Array  # (k,) of a block
+    folds: Array | None = None  # of each block, an axis for each coordinate; None: nearest centres
+    number: int = -1
+    gap: Array | float = 0.0
+    forward: bool = False
+
+    def of(self, chunk: Chunk) -> Array:
+        places = np.nan_to_num(np.asarray(chunk.x[:, self.columns], np.float64))
+        fold = self._at(places)
+        if self.number < 0:
+            return fold
+        if self.forward:
+            trained = self._at(places + self.gap) < self.number
+        else:  # the box around the place has no part in the fold
+            signs = product((-1, 0, 1), repeat=len(self.columns))
+            trained = np.all([self._at(places + np.array(one) * self.gap) != self.number for one in signs], axis=0)
+        return np.where(fold == self.number, 0, np.where(trained, -1, NOT_USED))
+
+    def _at(self, places: Array) -> Array:
+        if self.folds is None:
+            return np.asarray(np.square(places[:, None] - self.lower).sum(axis=2).argmin(axis=1))
+        index = np.clip(np.floor((places - self.lower) / self.size), 0, np.array(self.folds.shape) - 1)
+        return np.asarray(self.folds[tuple(index.astype(np.int64).T)])
 
 
 def hash_ids(ids: Array, seed: int) -> Array:

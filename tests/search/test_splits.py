@@ -1,17 +1,22 @@
 """Folds of every kind: which rows each split trains on and tests, in how many sweeps, and the scores of refits."""
 
+from dataclasses import replace
+
 import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
 import reference
+import xarray as xr
 import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 from peers import assert_like_peer, split_scores
 from sklearn import model_selection as ms
+from sklearn.pipeline import make_pipeline
 
-from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, SweepSearchCV
+from bigkernel import Gaussian, KernelRidge, KernelRidgeClassifier, SpatialKFold, Standardizer, SweepSearchCV, cells
 from bigkernel.engine.rows import as_rows
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.search.splits import partitions
 from bigkernel.streaming.folds import DomainFolds, HashFolds
 
@@ -188,3 +193,100 @@ def test_unlabelled_rows_of_a_corpus_are_neither_trained_on_nor_tested(make_corp
     fold = np.arange(N) % 3
     expected = SweepSearchCV(CLASSIFIER, GRID, cv=fold[known]).fit(X[known], codes[known])
     assert_array_equal(split_scores(SweepSearchCV(CLASSIFIER, GRID, cv=fold).fit(corpus)), split_scores(expected))
+
+
+PLACES = X[:, :2]
+BLOCKS = SpatialKFold(3, size=0.5, columns=[0, 1])
+SPATIAL = {
+    # splits that one sweep serves, and those that take one each
+    "blocks": (BLOCKS, 1),
+    "checkerboard": (replace(BLOCKS, n_splits=2, order="checkerboard"), 1),
+    "clusters": (replace(BLOCKS, size=None), 1),
+    "gap": (replace(BLOCKS, size=[1.0, 1.5], gap=[0.3, 0.2]), 3),
+    "forward": (SpatialKFold(3, columns=[2], gap=0.2, order="forward"), 3),
+}
+
+
+@pytest.mark.parametrize("name", SPATIAL)
+def test_places_have_the_same_folds_in_every_container_and_the_scores_of_refits(name):
+    splitter, sweeps = SPATIAL[name]
+    expected = list(splitter.split(X))
+    assert len(expected) == splitter.get_n_splits()
+    lazy, frame = da.from_array(X, chunks=(17, 3)), pd.DataFrame(X, columns=list("abc"))
+    by_name = replace(splitter, columns=[*frame.columns[list(splitter.columns)]])
+    for kind, cv in ((as_rows(X), splitter), (as_rows(lazy).skip_bad_rows(), splitter), (frame, by_name)):
+        rows = as_rows(kind)
+        groups = partitions(cv.folds(kind), rows, None, classifier=False, seed=0)
+        assert len(groups) == sweeps
+        assert_splits(groups, rows, expected)
+        assert_splits(partitions(list(cv.split(kind)), rows, None, classifier=False, seed=0), rows, expected)
+    search = assert_like_peer(MODEL, GRID, X, y, cv=splitter, new=X[:5], **MSE)
+    # places are those before the transforms of a pipeline
+    model = make_pipeline(Standardizer(), KernelRidge(Gaussian(1.2), landmarks=Z))
+    grid = {"kernelridge__alpha": GRID["alpha"]}
+    scores = [
+        split_scores(SweepSearchCV(model, grid, cv=splitter, **MSE).fit(kind, y))
+        for kind in (X, as_rows(lazy), lazy, cells(xr.Dataset({key: ("row", frame[key]) for key in frame})))
+    ]
+    for other in scores[1:]:
+        assert_allclose(other, scores[0], rtol=1e-9)
+    assert not np.allclose(scores[0], split_scores(search), rtol=1e-3)
+
+
+def test_training_rows_are_apart_from_tests_by_the_gap_and_neighbours_in_other_folds():
+    for train, test in SPATIAL["gap"][0].split(X):
+        far = np.abs(PLACES[train][:, None] - PLACES[test]) >= [0.3, 0.2]
+        assert far.any(axis=2).all()
+        assert len(train) + len(test) < N
+    for train, test in SPATIAL["forward"][0].split(X):
+        assert X[train, 2].max() + 0.2 <= X[test, 2].min()
+    grid = np.stack(np.meshgrid(np.arange(6.0), np.arange(4.0)), axis=-1).reshape(-1, 2)
+    for count, steps in ((2, [(0, 1), (1, 0)]), (4, [(0, 1), (1, 0), (1, 1)])):
+        fold = folds_at(SpatialKFold(count, size=[5 / 6, 3 / 4], order="checkerboard"), grid).reshape(4, 6)
+        for down, right in steps:
+            assert (fold[down:, right:] != fold[: 4 - down, : 6 - right]).all()
+
+
+def folds_at(splitter, places):
+    """The fold that tests each place."""
+    fold = np.full(len(places), -1)
+    for number, (_, test) in enumerate(splitter.split(places)):
+        fold[test] = number
+    return fold
+
+
+def test_blocks_are_whole_about_as_many_in_each_fold_and_clusters_are_those_of_k_means():
+    grid = np.stack(np.meshgrid(np.arange(80.0), np.arange(60.0)), axis=-1).reshape(-1, 2)
+    fold = folds_at(SpatialKFold(size=np.ptp(grid, axis=0) / [8, 5]), grid).reshape(60, 80)
+    edges = [np.floor(np.arange(n) * k / (n - 1)).clip(max=k - 1) for n, k in ((60, 5), (80, 8))]
+    blocks = pd.DataFrame({"block": np.add.outer(8 * edges[0], edges[1]).ravel(), "fold": fold.ravel()})
+    assert (blocks.groupby("block").fold.nunique() == 1).all()
+    assert (blocks.groupby("fold").block.nunique() == 8).all()
+    assert (folds_at(SpatialKFold(size=9.0, random_state=1), grid) != folds_at(SpatialKFold(size=9.0), grid)).any()
+    towns = np.repeat([[0.0, 0], [9, 1], [3, 7]], [5, 9, 2], axis=0) + rng.normal(size=(16, 2)) / 9
+    assert sorted(len(test) for _, test in SpatialKFold(3).split(towns)) == [2, 5, 9]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "text"),
+    [
+        ({"size": 1.0, "gap": 1.5}, ConfigError, "gaps up to size"),
+        ({"size": -1.0}, ConfigError, "expected order"),
+        ({"size": 1e-9}, ConfigError, "16,777,216 blocks"),
+        ({"size": 1.0, "order": "diagonal"}, ConfigError, "checkerboard"),
+        ({"order": "forward"}, ConfigError, "of one column"),
+        ({"size": 1.0, "n_splits": 1}, ConfigError, "2 folds or more"),
+        ({"columns": ["lat"]}, ConfigError, "columns: expected some of"),
+        ({"columns": [3]}, ConfigError, "columns: expected some of"),
+    ],
+)
+def test_folds_of_places_that_do_not_exist_are_refused(settings, kind, text):
+    with pytest.raises(kind, match=text):
+        list(SpatialKFold(**settings).split(X))
+
+
+def test_groups_beside_places_and_places_that_are_missing_are_refused():
+    with pytest.raises(ConfigError, match="groups: not used"):
+        SweepSearchCV(MODEL, GRID, cv=BLOCKS).fit(X, y, groups=GROUPS)
+    with pytest.raises(DataError, match="NaN"):
+        list(BLOCKS.split(np.where(X > 1, np.nan, X)))
