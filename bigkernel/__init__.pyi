@@ -64,6 +64,7 @@ from .models.predictor import Predictor as Predictor
 from .search.domain_scoring import DomainScorer as DomainScorer
 from .search.splits import SpatialKFold as SpatialKFold
 from .search.sweep_search import SweepSearchCV as SweepSearchCV
+from .statistics.scores import normal_scores as normal_scores
 
 __version__: str
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _PROBABILITIES = ("log_loss", "brier", "calibration_error")
 _SCORES = (
     *("accuracy_percent", "standard_error_percent", "balanced_accuracy_percent", "error_percent", *_PROBABILITIES),
-    *("r2", "rmse", "mae", "mse"),
+    *("r2", "rmse", "mae", "mse", "crps", "interval_score", "coverage"),
 )
 # figures of a sweep's report
 _FIGURES = (
@@ -344,19 +344,21 @@ def export(model: str, file: str, dtype: Any, overwrite: bool, as_json: bool) ->
 @click.argument("model", type=click.Path())
 @click.argument("corpus", type=click.Path())
 @click.option("--target", help="Of a table: its label column.  [that of the fit]")
+@click.option("--std", is_flag=True, help="Also score standard deviations: CRPS, and bands of 95 %.")
 @shared.text_options
 @shared.bad_rows_option
 @shared.cluster_options
 @shared.run_options
 @shared.json_option
 def score(
-    model: str, corpus: str, on_bad_rows: str, where: Where, run: str | None, resume: bool, as_json: bool,
+    model: str, corpus: str, std: bool, on_bad_rows: str, where: Where, run: str | None, resume: bool, as_json: bool,
     **reading: Any,
 ) -> None:  # fmt: skip
     """Score MODEL on the labelled rows of CORPUS, which may also be a table with the columns of the fit.
 
     Shows accuracy and error of classes, or R², RMSE and MAE of numbers; for a model fitted with --probability also
     the log-loss (nats), Brier score and calibration error. The balanced accuracy is the mean over classes.
+    With --std, for models that predict --std takes, also the CRPS, and interval score and coverage of bands of 95 %.
 
     With --run DIR finished segments are kept for --resume, and DIR/report.html shows the confusion of classes and the
     worst-classified rows.
@@ -377,7 +379,7 @@ def score(
     loaded = without_encoder(loaded, opened)
     rows = chosen_rows(opened, on_bad_rows, getattr(loaded, "feature_names_in_", None))
     with execution(where, run=run, resume=resume, quiet=as_json):
-        verdict = evaluate(loaded, opened, rows, of="scored", pictures=bool(run))
+        verdict = evaluate(loaded, opened, rows, of="scored", pictures=bool(run), std=std)
         emit(Figures("score", {**limit_classes(verdict), "model": model}))
     shown = ["rows", *_SCORES, "seconds", *["confusion", "classes"] * as_json]
     show({name: verdict[name] for name in shown if name in verdict}, as_json=as_json, title=title)

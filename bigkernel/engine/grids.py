@@ -147,19 +147,19 @@ class Grid:
         targets: Sequence[Mapping[str, str]] | None,
         count: int,
         *,
-        std: bool = False,
+        std: int = 0,
         more: Sequence[str] = (),
         stored: bool = False,
     ) -> list[tuple[str, dict[str, str]]]:
         """Return name and attributes of each of `count` predictions, as the targets if these are known, and of `std`.
 
         `DataError`: some have the name of each other, a coordinate, or one `more` output; or zarr cannot store them. A
-        single one in memory may have the name of a coordinate, as arrays of xarray may.
+        single one in memory may have the name of a coordinate, as arrays of xarray may. `std` 2: shares too.
         """
         if targets is None or len(targets) != count:
             targets = [{"name": "prediction" if count == 1 else f"prediction_{i}"} for i in range(count)]
         plain = [(one["name"], {key: text for key, text in one.items() if key != "name"}) for one in targets]
-        made = [(f"{name}{ending}", attrs) for ending in ("", "_std")[: 1 + std] for name, attrs in plain]
+        made = [(f"{name}{ending}", attrs) for ending in ("", "_std", "_share")[: 1 + std] for name, attrs in plain]
         names = [name for name, _ in made] if stored or len(made) > 1 else []
         require_names([*names, *more], {*self.dims, *self.coords}, stored=stored)
         return made

@@ -415,11 +415,11 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
 
     @available(_predicts)
     def score_totals(
-        self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None, *, worst: int = 0
+        self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None, *, worst: int = 0, std: bool = False
     ) -> Accumulator:
-        """Sum up what scores are computed from in one sweep: `confusion` (c, c), or `n`, `sse`, `t`, `q` (c,).
+        """Sum up what scores are computed from in one sweep: `confusion` (c, c), or `n`, `sse`, … (c,).
 
-        `worst` k > 0 adds k worst-classified rows, or k sampled rows and a histogram of residuals (`ScoreStatistic`).
+        `worst` k > 0 adds k worst-classified rows, or k sampled rows and residuals, `std` scores of deviations.
         """
         check_is_fitted(self)
         rows, y = grid_targets(input_rows(self, X, reset=False), y, classes=isinstance(self, ClassifierMixin))
@@ -434,7 +434,8 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         shift = near_target(rows, targets)
         # an exact fit leaves residuals without a unit
         spread = np.sqrt(np.maximum(getattr(self, "training_mse_", 1.0), 1e-300))
-        statistic = ScoreStatistic(self._predictor(), targets, shift, keep=worst, spread=spread)
+        predictor = Deviations(self._with_spread()) if std else self._predictor()
+        statistic = ScoreStatistic(predictor, targets, shift, keep=worst, spread=spread)
         return sweep(rows, statistic, what="score").total
 
     # -- prediction ----------------------------------------------------------------------------------------------------
@@ -516,8 +517,8 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         arrays = self._variables(grid, values)
         return arrays[0] if values.ndim == 1 else dataset_of(arrays)
 
-    def _variables(self, grid: Grid, values: da.Array, *, std: bool = False) -> list[Labelled]:
-        """Return values (n,) or (n, c) of rows of a grid as one DataArray for each target, and each deviation."""
+    def _variables(self, grid: Grid, values: da.Array, *, std: int = 0) -> list[Labelled]:
+        """Return values (n,) or (n, c) of rows of a grid as DataArrays of each target and deviation."""
         count = 1 if values.ndim == 1 else values.shape[1] // (1 + std)
         outputs = grid.outputs(self._require("predict").inputs.targets, count, std=std)
         values = values if grid.lazy else values.persist()  # once, not for each column
@@ -540,15 +541,15 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         """Return the fitted model with the spread of its predictions."""
         raise ConfigError(f"return_std: {type(self).__name__} has no predictive standard deviation; use KernelRidge")
 
-    def _mean_and_std(self, X: RowsLike) -> Labelled:
-        """Predict numbers (n,) or (n, c) and the standard deviations of observations, of the same shape."""
+    def _mean_and_std(self, X: RowsLike, *, shares: bool = False) -> Labelled:
+        """Predict numbers (n,) or (n, c) and the standard deviations of observations (and shares), each alike."""
         check_is_fitted(self)
-        both = self._values(X, lambda: Deviations(self._with_spread()))
+        both = self._values(X, lambda: Deviations(self._with_spread(), shares))
         if not isinstance(both, np.ndarray) and (grid := self._grid(X)) is not None:
-            return dataset_of(self._variables(grid, both, std=True))
-        c = both.shape[1] // 2
+            return dataset_of(self._variables(grid, both, std=1 + shares))
+        c = both.shape[1] // (2 + shares)
         flat = self._require("predict").inputs.flat
-        return MeanAndStd((both[:, 0], both[:, 1]) if flat else (both[:, :c], both[:, c:]))
+        return MeanAndStd(both[:, i] if flat else both[:, i : i + c] for i in range(0, both.shape[1], c))
 
     @available(_predicts)
     def predict_to(

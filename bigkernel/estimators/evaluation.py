@@ -9,7 +9,8 @@ classifiers        accuracy_percent, standard_error_percent, balanced_accuracy_p
                    the most frequent [true, predicted, rows]; worst (row, true, predicted, margin: lists of at most 40;
                    images where rows are pictures); log_loss (nats), brier, calibration_error with probabilities
 regressors         r2, rmse, mae, mse, residuals (counts in 40 bins from −4 to 4), residual_unit (what 1 is, in
-                    targets); sample (row, actual, predicted: lists of at most 400, of the first of `targets` targets)
+                    targets); sample (row, actual, predicted: lists of at most 400, of the first of `targets` targets);
+                    crps, interval_score and coverage (of bands of 95 %) with standard deviations
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from bigkernel.estimators.fit.state import Report
 from bigkernel.estimators.inputs.columns import is_lazy
 from bigkernel.html import MOST_IMAGES, columns, folded, pack, table
 from bigkernel.models.predictor import steps_of
-from bigkernel.statistics.scores import probability_scores
+from bigkernel.statistics.scores import OF_NORMAL, probability_scores
 from bigkernel.statistics.scores import score as score_of
 from bigkernel.streaming.plan import Accumulator
 
@@ -81,7 +82,7 @@ class Model(Protocol):
         """Return R² or the accuracy."""
 
     def score_totals(
-        self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None, *, worst: int = 0
+        self, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None, *, worst: int = 0, std: bool = False
     ) -> Accumulator:
         """Sum up what scores are computed from."""
 
@@ -174,8 +175,8 @@ def describe_metric(model: BaseEstimator, names: Sequence[str], image_shape: Seq
     return figures
 
 
-def evaluate(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictures: bool) -> Report:
-    """Return the figures of a model on the labelled rows of a corpus, from one sweep.
+def evaluate(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictures: bool, std: bool = False) -> Report:
+    """Return the figures of a model on the labelled rows of a corpus, from one sweep; `std`: also of its deviations.
 
     `rows` are those of the corpus, with bad ones refused or skipped; `of` is explained in the module's docstring. With
     `pictures`, include the images of the worst-classified rows, if rows are images. `DataError` if no row has a label.
@@ -183,7 +184,7 @@ def evaluate(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictu
     last, scored = split(model, rows)
     start = time.perf_counter()
     classifies = is_classifier(last)
-    totals = last.score_totals(scored, worst=MOST_IMAGES if classifies else _SAMPLE)
+    totals = last.score_totals(scored, worst=MOST_IMAGES if classifies else _SAMPLE, std=std)
     seconds = time.perf_counter() - start
     n = totals["confusion"].sum() if classifies else totals["n"][0]
     if not n:
@@ -197,6 +198,7 @@ def evaluate(model: BaseEstimator, corpus: Corpus, rows: Rows, *, of: str, pictu
             "rmse": float(np.sqrt(totals["sse"] / n).mean()),
             "mae": float((totals["sae"] / n).mean()),
             "mse": float((totals["sse"] / n).mean()),
+            **{name: float((totals[name] / n).mean()) for name in OF_NORMAL if name in totals},
             "residuals": totals["residuals"].sum(axis=0).tolist(),
             "residual_unit": float(np.sqrt(np.mean(getattr(last, "training_mse_", 1.0)))),
             "targets": len(totals["n"]),

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
 from bigkernel.arrays import Array, Index
-from bigkernel.statistics.predictor import BlockPredictor, Predictor, softmax
+from bigkernel.statistics.predictor import BlockPredictor, ExactSpread, Predictor, Spread, softmax
 from bigkernel.streaming.chunk import Chunk, MapCost, RowMap, Workspace, map_costs
 from bigkernel.streaming.row_maps import map_rows
 
@@ -214,20 +214,25 @@ class Blend(BlockPredictor):
             (kept if member.predictor.keeps_factors else others).append(one.fixed_bytes)
         return MapCost(flops, max(one.row_bytes for one in each), sum(kept) + max(others))
 
-    def fill_both(self, chunk: Chunk, block: Index, mean: Array, std: Array) -> None:
-        """Write f of rows of the chunk and the standard deviations of y around it, both (b, c) float64."""
+    def fill_both(self, chunk: Chunk, block: Index, mean: Array, std: Array, *share: Array) -> None:
+        """Write f of rows of the chunk, standard deviations of y around it, and shares of `Kriging`, (b, c) float64."""
         x = chunk.on_host().load(block, self.n_features, np.float64)
         inner, total = Workspace(seconds=chunk.work.seconds), np.zeros((len(x), 1))
-        mean[...], std[...] = 0, 0
+        for out in (mean, std, *share):
+            out[...] = 0
         for member, (rows, weight) in zip(self.members, self.shares.leaves(x), strict=True):
             if len(rows):
-                share, (values, own) = weight[:, None], member.mean_and_std(x[rows], inner)
-                total[rows] += share
+                part, (values, own) = weight[:, None], member.mean_and_std(x[rows], inner)
+                total[rows] += part
                 change = values - mean[rows]
-                mean[rows] += share / total[rows] * change
+                mean[rows] += part / total[rows] * change
                 # the variance of a weighted sample, updated without a difference of squares (West 1979)
-                std[rows] += share * (own**2 + change * (values - mean[rows]))
-        np.sqrt(std, out=std)
+                std[rows] += part * (own**2 + change * (values - mean[rows]))
+                for out in share:  # Var[f|y]/Var[f], as k(x, x) = 1, without noise
+                    spread = cast(Spread | ExactSpread, cast(Predictor, member.predictor).spread)
+                    out[rows] += part * np.clip((own / spread.scale) ** 2 - spread.level, 0, 1)
+        for out in (std, *share):
+            np.sqrt(out, out=out)
 
     def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:
         """Return rows of the chunk in blocks of which every leaf has some rows."""
@@ -239,10 +244,12 @@ class Deviations(BlockPredictor):
     """The values of a model with a spread, and the standard deviations of observations, side by side, (n, 2c)."""
 
     model: Predictor | Blend
+    shares: bool = False  # also those of a Blend, (n, 3c)
+    logits: ClassVar[bool] = False
 
     @property
     def width(self) -> int:
-        return 2 * self.model.width
+        return (2 + self.shares) * self.model.width
 
     @property
     def flops_per_row(self) -> float:
@@ -268,7 +275,7 @@ class Deviations(BlockPredictor):
 
     def fill(self, chunk: Chunk, block: Index, out: Array) -> None:
         """Write both of rows of the chunk into out (b, 2c) float64."""
-        self.model.fill_both(chunk, block, out[:, : self.model.width], out[:, self.model.width :])
+        self.model.fill_both(chunk, block, *np.split(out, 2 + self.shares, axis=1))
 
     def blocks_of(self, chunk: Chunk, index: Array | None = None) -> Iterator[Index]:
         """Return rows of the chunk in blocks that the memory of a task allows."""

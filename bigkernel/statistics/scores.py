@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import erf
 
 import numpy as np
 
 from bigkernel.arrays import Array
-from bigkernel.statistics.blend import AnyPredictor
+from bigkernel.statistics.blend import AnyPredictor, Deviations
 from bigkernel.statistics.moments import Targets, weights_of
 from bigkernel.statistics.predictor import log_softmax
 from bigkernel.statistics.statistic import Shapes, Statistic, add
@@ -23,6 +24,8 @@ from bigkernel.streaming.plan import Accumulator, Footprint
 RESIDUAL_BINS = 40
 _BINS = 15
 _OF_PROBABILITIES = {"log_loss": (), "brier": (), "reliability": (3, _BINS)}  # shapes of their sums
+OUTSIDE, HALF_BAND = 0.05, 1.959963984540054  # of bands of 95 %, in standard deviations
+OF_NORMAL = ("crps", "interval_score", "coverage")
 _HASH = 2_654_435_769  # Knuth's multiplier: neighbouring ids are spread over 32 bits
 _OF_WORST = ("margin", "row", "truth", "guess")
 
@@ -32,17 +35,17 @@ class ScoreStatistic(Statistic):
     """Sums for the scores of a model; unlabelled rows are left out.
 
     For classes, accumulates `confusion` (c, c), true class by predicted class, and the sums of probability scores if
-    the model has probabilities; for numbers, `n`, the sums `sse` of squared and `sae` of absolute errors, and the sum
-    `t` and the sum of squares `q` of targets less `shift`, (c,). With `keep` k > 0 also, for classes, the k worst rows:
-    `margin` (k,), f of the true class less the largest other f, in rising order; `row`, `truth` and `guess` (k,), the
-    row's id and the indices of its true and predicted class. Unused places have the margin +∞. Rows are ordered by
-    margin, then by id, so that the result does not depend on chunks; rows of weight 0 are left out. For numbers,
-    `residuals` (c, RESIDUAL_BINS): weights of the rows by (target − f)/spread in equal bins from −4 to 4, the first and
-    the last open to infinity; and a sample of k rows, those with the least hash of their id: `margin` (k,), the hash,
-    `row`, and `truth` and `guess` (k,), target and f, of the first target.
+    the model has probabilities; for numbers, `n`, the sums `sse` of squared and `sae` of absolute errors, the sum `t`
+    and the sum of squares `q` of targets less `shift`, and those of `normal_losses` of `Deviations`, (c,). With `keep`
+    k > 0 also, for classes, the k worst rows: `margin` (k,), f of the true class less the largest other f, in rising
+    order; `row`, `truth` and `guess` (k,), the row's id and the indices of its true and predicted class. Unused places
+    have the margin +∞. Rows are ordered by margin, then by id, so that the result does not depend on chunks; rows of
+    weight 0 are left out. For numbers, `residuals` (c, RESIDUAL_BINS): weights of the rows by (target − f)/spread in
+    equal bins from −4 to 4, the first and the last open to infinity; and a sample of k rows, those with the least hash
+    of their id: `margin` (k,), the hash, `row`, and `truth` and `guess` (k,), target and f, of the first target.
     """
 
-    predictor: AnyPredictor
+    predictor: AnyPredictor | Deviations
     targets: Targets
     shift: Array | float = 0.0
     keep: int = 0  # k
@@ -52,7 +55,8 @@ class ScoreStatistic(Statistic):
         c, worst = self.targets.width, dict.fromkeys(_OF_WORST, (self.keep,)) if self.keep else {}
         if self.targets.classes is None:
             residuals = {"residuals": (c, RESIDUAL_BINS)} if self.keep else {}
-            return {**dict.fromkeys(("n", "sse", "sae", "t", "q"), (c,)), **residuals, **worst}
+            normal = OF_NORMAL if isinstance(self.predictor, Deviations) else ()
+            return {**dict.fromkeys(("n", "sse", "sae", "t", "q", *normal), (c,)), **residuals, **worst}
         return {"confusion": (c, c), **(_OF_PROBABILITIES if self.predictor.logits else {}), **worst}
 
     def zero(self) -> Accumulator:
@@ -77,7 +81,7 @@ class ScoreStatistic(Statistic):
     def update(self, total: Accumulator, chunk: Chunk) -> None:
         for block in self.predictor.blocks_of(chunk, np.flatnonzero(self.targets.labelled_in(chunk))):
             truth = self.targets.one_hot(chunk, block)
-            values = np.empty(truth.shape)
+            values = np.empty((len(truth), self.predictor.width))
             self.predictor.fill(chunk, block, values)
             with chunk.work.stage("predict"):
                 ids = np.arange(chunk.start, chunk.start + len(chunk), dtype=np.float64)[block]
@@ -88,6 +92,9 @@ class ScoreStatistic(Statistic):
                     self._add_classes(total, ids, weight, values, truth)
 
     def _add_numbers(self, total: Accumulator, ids: Array, weight: Array, values: Array, truth: Array) -> None:
+        values, std = values[:, : truth.shape[1]], values[:, truth.shape[1] :]
+        for name, losses in normal_losses(truth - values, std).items() if std.size else ():
+            total[name] += weight @ losses
         total["n"] += weight.sum()
         total["sse"] += weight @ (truth - values) ** 2
         total["sae"] += weight @ np.abs(truth - values)
@@ -138,6 +145,36 @@ def _add_probabilities(total: Accumulator, weight: Array, logits: Array, truth: 
     place = np.minimum((largest * _BINS).astype(np.int64), _BINS - 1)
     for number, values in enumerate((weight, weight * truth[rows, best], weight * largest)):
         total["reliability"][number] += np.bincount(place, values, _BINS)
+
+
+def normal_losses(error: Array, std: Array) -> dict[str, Array]:
+    """Return CRPS, interval score and coverage of bands of 95 % of N(f, std²) from errors y − f, all of one shape.
+
+    Gneiting & Raftery, Strictly Proper Scoring Rules, Prediction, and Estimation, JASA 102 (2007), eqs. 21 and 43.
+    """
+    z = error / np.maximum(std, np.maximum(np.abs(error) / 40, 1e-300))  # beyond 40 nothing changes
+    central = np.reshape([erf(one) for one in (z / np.sqrt(2)).ravel()], z.shape)  # P(|Z| < |z|), with the sign of z
+    # E|Y − y| − E|Y − Y'|/2
+    crps = error * central + std * (np.sqrt(2 / np.pi) * np.exp(-z * z / 2) - 1 / np.sqrt(np.pi))
+    beyond = np.maximum(np.abs(error) - HALF_BAND * std, 0)
+    interval_score = 2 * HALF_BAND * std + 2 / OUTSIDE * beyond
+    return {"crps": crps, "interval_score": interval_score, "coverage": 1.0 * (beyond == 0)}
+
+
+def normal_scores(model: object, X: object, y: Array, sample_weight: Array | None = None) -> dict[str, float]:
+    """Score a regressor with standard deviations, as a scorer of `cross_validate` of scikit-learn: larger is better.
+
+    Returns `neg_rmse`, `neg_mae`, `neg_crps` and `neg_interval_score` (of bands of 95 %) in units of y, (n,) or (n, c),
+    and `coverage`, the share of y in those bands (larger than 0.95: too wide), of N(mean, std²) by
+    `model.predict(X, return_std=True)`. `GridSearchCV(…, refit="neg_crps")` chooses by one of them.
+    """
+    mean, std = map(np.asarray, model.predict(X, return_std=True))  # type: ignore[attr-defined]
+    error = np.asarray(y) - mean
+    losses = {"rmse": error**2, "mae": np.abs(error), **normal_losses(error, std)}
+    means = {name: np.average(values, axis=0, weights=sample_weight) for name, values in losses.items()}
+    means["rmse"] = np.sqrt(means["rmse"])
+    share = {"coverage": float(means.pop("coverage").mean())}
+    return {f"neg_{name}": -float(value.mean()) for name, value in means.items()} | share
 
 
 def probability_scores(total: Mapping[str, Array], weight: float) -> dict[str, float]:

@@ -22,6 +22,7 @@ from bigkernel import (
     Ridge,
     TableEncoder,
     load_model,
+    normal_scores,
     open_corpus,
     predict_to,
     save_model,
@@ -251,6 +252,10 @@ def test_a_fit_ends_with_its_score_and_score_has_the_usual_figures(run, colours)
         run("predict", "n", "numbers", "p.csv", "--std", "--overwrite")
         written = np.genfromtxt("p.csv", delimiter=",", names=True)
         np.testing.assert_allclose(written["std"], load_model("n").predict(open_corpus("numbers"), return_std=True)[1])
+        scored = json.loads(run("score", "n", "numbers", "--std", "--json").stdout)
+        expected = normal_scores(load_model("n"), open_corpus("numbers"), y)
+        expected = {name.removeprefix("neg_"): abs(value) for name, value in expected.items()}
+        assert {name: scored[name] for name in expected} == pytest.approx(expected)
     scored = json.loads(run("score", "flowers.model", "flowers", "--json").stdout)
     balanced = balanced_accuracy_score(COLOURS, np.asarray(colours.predict(open_corpus("flowers"))))
     assert scored["balanced_accuracy_percent"] == pytest.approx(100 * balanced)

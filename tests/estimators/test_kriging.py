@@ -1,9 +1,12 @@
 """`Kriging`: the variogram of a simulated field, predictions of dense equations, blends and files."""
 
 import numpy as np
+import pandas as pd
 import pytest
+import xarray as xr
 from numpy.testing import assert_allclose
 from scipy.optimize import approx_fprime
+from sklearn.model_selection import GridSearchCV, KFold, cross_validate
 
 import bigkernel as bk
 from bigkernel.errors import DataError
@@ -118,6 +121,11 @@ def test_one_neighbourhood_is_kriging_by_its_equations(trend, nested, field, nes
     variance = 1 + ratio - np.einsum("ij,ji->i", k, np.linalg.solve(V, k.T))
     variance += np.einsum("ij,ji->i", left, np.linalg.solve(F.T @ VF, left.T))
     assert np.std(std**2 / variance) < (1e-7 if trend == "constant" else 0.01) * np.mean(std**2 / variance)
+    # of the field's deviation, without that of an observation; beyond its range nothing is known
+    found = model.predict(new, return_share=True)
+    assert_allclose(found[:2], (mean, std), rtol=1e-12)
+    assert_allclose(found[2], np.sqrt(np.minimum(variance - ratio, 1)), atol=1e-6 if trend == "constant" else 0.01)
+    assert model.predict(np.array([[1e3, 1e3]]), return_share=True)[2] == 1
 
 
 @pytest.mark.parametrize("n", [1, 64, 65, 200])
@@ -136,6 +144,40 @@ def test_blended_neighbourhoods_predict_nearly_as_all_rows_together(field, model
     assert np.std(mean - expected) < 0.1 * np.std(expected - y[1500:])
     assert_allclose(std, of_whole, rtol=0.3)
     assert 0.92 < np.mean(np.abs(mean - y[1500:]) < 1.96 * std) < 0.98
+
+
+def test_shares_do_not_depend_on_the_unit_and_are_variables_of_a_dataset(field):
+    X, y = (one[:200] for one in field)
+    lat, lon = np.linspace(-1, 2, 7), np.linspace(-1, 2, 5)
+    model = bk.Kriging(0.5, trend="constant", anisotropic=False, n_neighbors=100, random_state=0)
+    model.fit(pd.DataFrame(X, columns=["lat", "lon"]), np.column_stack([y, 9 - 5 * y]))
+    places = np.stack(np.meshgrid(lat, lon, indexing="ij"), axis=-1).reshape(-1, 2)
+    found = model.predict(pd.DataFrame(places, columns=["lat", "lon"]), return_share=True)
+    share = found[2]
+    assert ((share >= 0) & (share <= 1)).all()
+    assert_allclose(share[:, 0], share[:, 1], rtol=1e-9)
+    assert share[((places < -0.4) | (places > 1.4)).any(axis=1)].min() > 0.8
+    assert model.predict(pd.DataFrame(X, columns=["lat", "lon"]), return_share=True)[2].max() < 0.7
+    filled = model.predict(xr.Dataset(coords={"lat": lat, "lon": lon}), return_share=True)
+    assert [*filled] == [f"prediction_{i}{ending}" for ending in ("", "_std", "_share") for i in (0, 1)]
+    for one, expected in zip(filled.values(), np.hstack(found).T, strict=True):
+        assert_allclose(one.transpose("lat", "lon").values.ravel(), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_scores_of_spatial_folds_are_those_in_gaps_and_choose_the_noise():
+    X, y = simulate(300, 1.5)
+    model = bk.KernelRidge(bk.Matern(sigma=0.15, nu=1.5), alpha=RATIO)
+    splitters = {"blocks": bk.SpatialKFold(4, size=0.25), "random": KFold(4, shuffle=True, random_state=0)}
+    found = {name: cross_validate(model, X, y, cv=cv, scoring=bk.normal_scores) for name, cv in splitters.items()}
+    rmse, crps = (
+        {name: -np.mean(scores[f"test_neg_{score}"]) for name, scores in found.items()} for score in ("rmse", "crps")
+    )
+    assert rmse["random"] < 0.7 * rmse["blocks"]
+    for name, scores in found.items():
+        assert 0.5 < crps[name] / rmse[name] < 0.65  # 1/√π = 0.56 of a normal distribution
+        assert 0.8 < np.mean(scores["test_coverage"]) <= 1
+    search = GridSearchCV(model, {"alpha": [1e3, RATIO]}, cv=2, scoring=bk.normal_scores, refit="neg_crps")
+    assert search.fit(X, y).best_params_["alpha"] == RATIO
 
 
 def test_attributes_are_in_the_words_of_kriging(model):

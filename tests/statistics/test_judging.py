@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import integrate, stats
 from sklearn.metrics import confusion_matrix
 
 from bigkernel.engine.rows import as_rows
@@ -14,7 +15,7 @@ from bigkernel.engine.sweep import sweep
 from bigkernel.kernels.feature_maps import IdentityMap
 from bigkernel.statistics.moments import Targets
 from bigkernel.statistics.predictor import Predictor
-from bigkernel.statistics.scores import RESIDUAL_BINS, ScoreStatistic
+from bigkernel.statistics.scores import RESIDUAL_BINS, ScoreStatistic, normal_losses
 from bigkernel.streaming.chunk import Chunk
 
 N, D, C = 157, 3, 4
@@ -131,3 +132,31 @@ def test_the_sample_of_targets_and_predictions_does_not_depend_on_how_rows_are_c
     assert_array_equal(rows, np.argsort(np.arange(N) * 2_654_435_769 % 2**32)[:20])
     assert_array_equal(total["truth"], y[rows, 0])
     assert_array_equal(total["guess"], (X @ COEF)[rows, 0])
+
+
+@pytest.mark.parametrize(("error", "std"), [(0.0, 1.0), (0.7, 0.3), (-5.0, 2.0), (40.0, 0.1), (0.001, 10.0)])
+def test_losses_of_a_normal_distribution_are_those_of_its_quantiles(error, std):
+    found = {name: float(one[0, 0]) for name, one in normal_losses(np.array([[error]]), np.array([[std]])).items()}
+    # ∫ (F(x) − 1{x ≥ y})² dx, in two parts
+    bounds = -12 * std + min(error, 0), error, 12 * std + max(error, 0)
+    below = integrate.quad(lambda x: stats.norm.cdf(x / std) ** 2, *bounds[:2], points=[0], limit=200)[0]
+    above = integrate.quad(lambda x: stats.norm.sf(x / std) ** 2, *bounds[1:], points=[0], limit=200)[0]
+    assert found["crps"] == pytest.approx(below + above, rel=1e-7)
+    low, high = stats.norm.interval(0.95, scale=std)
+    missed = max(low - error, 0) + max(error - high, 0)
+    assert found["interval_score"] == pytest.approx(high - low + 40 * missed)
+    assert found["coverage"] == (missed == 0)
+
+
+def test_losses_are_minimal_in_the_mean_at_the_right_deviation_and_absolute_without_one():
+    y = stats.norm.ppf((np.arange(4000) + 0.5) / 4000)[:, None]
+    crps, interval = (
+        [normal_losses(y, np.full_like(y, std))[name].mean() for std in (0.8, 0.95, 1.0, 1.05, 1.2)]
+        for name in ("crps", "interval_score")
+    )
+    assert np.argmin(crps) == np.argmin(interval) == 2
+    assert crps[2] == pytest.approx(1 / np.sqrt(np.pi), rel=1e-3)
+    error = np.array([[0.0, -3.0, 1e200]])
+    exact = normal_losses(error, np.zeros_like(error))
+    assert_allclose(exact["crps"], np.abs(error))
+    assert_array_equal(exact["coverage"], [[1, 0, 0]])

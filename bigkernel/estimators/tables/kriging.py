@@ -200,12 +200,16 @@ class Kriging(Regressor):
         n, d = data.rows.shape
         return self._leaves(n, d, Variogram(Correlation(0.5), np.eye(d), 1.0, "constant", *np.zeros((3, 0)))).plan(X, y)
 
-    def predict(self, X: RowsLike, return_std: bool = False) -> Array | da.Array | tuple[Array, Array]:
+    def predict(
+        self, X: RowsLike, return_std: bool = False, *, return_share: bool = False
+    ) -> Array | da.Array | tuple[Array, ...]:
         """Predict numbers (n,) or (n, c) at places X, and with `return_std` the standard deviations of observations.
 
-        Returns what `KernelRidge.predict` returns; deviations include the nugget.
+        Returns what `KernelRidge.predict` returns; deviations include the nugget. `return_share` adds, behind both, the
+        share of the field's own deviation, without nugget, that the values leave: 0 where they determine it, 1 beyond
+        the range of all of them, where the prediction is a mean. Of a Dataset it is a variable that ends in `_share`.
         """
-        return self._mean_and_std(X) if return_std else super().predict(X)
+        return self._mean_and_std(X, shares=return_share) if return_std or return_share else super().predict(X)
 
     def _with_spread(self) -> AnyPredictor:
         return self._expansion()
