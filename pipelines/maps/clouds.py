@@ -2,15 +2,19 @@
 
 The data of M. J. Heaton et al., "A case study competition among methods for analyzing large spatial data", JABES 24
 (2019): a satellite image and a simulated field, with the same cells under clouds. The error under the clouds of the
-image is estimated beforehand, under clouds of the same shapes that are cut out of the given cells.
+image is estimated beforehand, under clouds of the same shapes that are cut out of the given cells; with `--folds`, that
+of the simulated field by blocks whose cells are as far from the others as those under its clouds, and by random cells.
 """
 
 import resource
+from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.spatial import cKDTree
+from sklearn.model_selection import KFold
 
 import bigkernel as bk
 from bigkernel.arrays import Array
@@ -19,7 +23,10 @@ from pipelines.shared.experiments import Report, data_file, timed
 from pipelines.shared.page import Column, Table
 from pipelines.shared.pictures import LIGHT, Paper
 
-OUTSIDE, HALF_BAND = 0.05, 1.959963984540054  # of bands of 95 %, in standard deviations
+T = TypeVar("T")
+
+MAPS = ("mean", "std", "share")
+SIDES = np.array([10.0, 15, 20, 25, 30, 40])  # of blocks, in cells
 COLUMNS = [
     Column("method", "method", left=True),
     Column("cells", "cells", ",d"),
@@ -50,57 +57,61 @@ def places(chosen: Array, lat: Array, lon: Array) -> Array:
     return np.column_stack([lon[columns], lat[rows]])
 
 
-def measure_clouds(report: Report, data: Path, clouds: int, seed: int) -> None:
-    """Predict both maps, score the simulated one, and estimate the error of the other by cut clouds."""
+def measure_clouds(report: Report, data: Path, clouds: int, folds: int, seed: int) -> None:
+    """Predict both maps, score the simulated one, and estimate errors by cut clouds and by folds."""
     image = np.load(data_file(data, "heaton/satellite_train.npz"))
     simulated = np.load(data_file(data, "heaton/simulated.npz"))
     lat, lon = image["lat"], image["lon"]
     values = image["temperature"].astype(np.float64)
 
-    def predict(given: Array, used: Array, tested: Array) -> tuple[bk.Kriging, Array, Array, dict[str, float]]:
+    def measure(X: Array, y: Array, ask: Callable[[bk.Kriging], T]) -> tuple[bk.Kriging, T, dict[str, float]]:
         before, model = processor_seconds(), bk.Kriging(random_state=seed)
-        _, fitted = timed(model.fit, places(used, lat, lon), given[used])
-        (mean, std), predicted = timed(model.predict, places(tested, lat, lon), return_std=True)
-        return model, mean, std, {"fit": fitted, "predict": predicted, "processor": processor_seconds() - before}
+        _, fitted = timed(model.fit, X, y)
+        answer, predicted = timed(ask, model)
+        return model, answer, {"fit": fitted, "predict": predicted, "processor": processor_seconds() - before}
 
-    everywhere, known = np.full(values.shape, True), np.isfinite(values)
-    model, mean, std, seconds = predict(values, known, everywhere)
+    def score(method: str, X: Array, y: Array, tested: Array, truth: Array) -> dict[str, Any]:
+        _, scores, seconds = measure(X, y, lambda model: bk.normal_scores(model, tested, truth))
+        found = {name.removeprefix("neg_"): abs(value) for name, value in scores.items()}
+        return {"method": method, "cells": len(truth), **found, **seconds}
+
+    known, everywhere = np.isfinite(values), places(np.full(values.shape, True), lat, lon)
+    training = places(known, lat, lon), values[known]
+    model, maps, seconds = measure(*training, lambda model: model.predict(everywhere, return_share=True))
     path = report.out / "satellite.npz"
-    np.savez(path, mean=mean.reshape(values.shape), std=std.reshape(values.shape))
-    report.say(f"{path}: mean and std of all cells, from {known.sum():,}; {model.fit_report()}")
+    shaped = {name: one.reshape(values.shape) for name, one in zip(MAPS, maps, strict=True)}
+    np.savez(path, **shaped)
+    report.say(f"{path}: mean, std and share of all cells, from {known.sum():,}; {model.fit_report()}")
     report.figure("variogram", variogram_figure, model, caption="Pairs of cells in twenty neighbourhoods, and the fit.")
-    records: list[dict[str, Any]] = [{"method": "satellite, all cells", "cells": int(known.size), **seconds}]
-    cut = list(cut_clouds(values).items())[:clouds]
-    for name, tested in cut:
-        _, mean, std, seconds = predict(values, known & ~tested, tested)
-        scores = normal_scores(values[tested], mean, std)
-        records.append({"method": f"satellite, clouds {name}", "cells": len(mean), **scores, **seconds})
+    records = [{"method": "satellite, all cells", "cells": int(known.size), **seconds}]
+    for name, tested in list(cut_clouds(values).items())[:clouds]:
+        used = known & ~tested
+        cells = places(used, lat, lon), values[used], places(tested, lat, lon), values[tested]
+        records.append(score(f"satellite, clouds {name}", *cells))
     given, truth = simulated["train"].astype(np.float64), simulated["truth"]
     hidden = ~np.isfinite(given)
-    _, mean, std, seconds = predict(given, ~hidden, hidden)
-    scores = normal_scores(truth[hidden], mean, std)
-    records.append({"method": "simulated", "cells": len(mean), **scores, **seconds})
+    X, y, under = places(~hidden, lat, lon), given[~hidden], places(hidden, lat, lon)
+    records.append(score("simulated", X, y, under, truth[hidden]))
+    splitters = {"blocks": blocks_like(X, under, seed), "random cells": KFold(shuffle=True, random_state=seed)}
+    for name, splitter in splitters.items() if folds else ():
+        for train, test in islice(splitter.split(X), folds):
+            records.append(score(f"simulated, {name}", X[train], y[train], X[test], y[test]))
     report.table("clouds", "Under clouds, from the other cells", Table(COLUMNS, records))
 
 
-def normal_scores(y: Array, mean: Array, std: Array) -> dict[str, float]:
-    """Score predictions N(mean, std²) of y (n,): errors, CRPS, and interval score and coverage of bands of 95 %.
+def blocks_like(X: Array, hidden: Array, seed: int) -> bk.SpatialKFold:
+    """Return folds of blocks of places X (n, 2), on average as far from the others as the hidden ones (m, 2)."""
+    cell = np.diff(np.unique(X[:, 0])).min()
 
-    Gneiting & Raftery, Strictly Proper Scoring Rules, Prediction, and Estimation, JASA 102 (2007).
-    """
-    error = y - mean
-    z = error / std
-    density = np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
-    # E|Y − y| − E|Y − Y'|/2 (ibid., eq. 21)
-    crps = std * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
-    outside = np.maximum(np.abs(error) - HALF_BAND * std, 0)
-    return {
-        "rmse": float(np.mean(error**2)) ** 0.5,
-        "mae": float(np.mean(np.abs(error))),
-        "crps": float(crps.mean()),
-        "interval_score": float(np.mean(2 * HALF_BAND * std + 2 / OUTSIDE * outside)),
-        "coverage": float(np.mean(outside == 0)),
-    }
+    def splitter(side: float) -> bk.SpatialKFold:
+        return bk.SpatialKFold(size=side * cell, random_state=seed)
+
+    def distance(known: Array, unknown: Array) -> float:
+        return float(cKDTree(known).query(unknown)[0].mean())
+
+    first = [next(splitter(side).split(X)) for side in SIDES]
+    distances = [distance(X[train], X[test]) for train, test in first]
+    return splitter(float(np.interp(distance(X, hidden), distances, SIDES)))
 
 
 def processor_seconds() -> float:

@@ -301,6 +301,7 @@ def _block_nanoseconds(d: int, m: int) -> float:
 @click.option("--leaves", default=64, show_default=True, type=click.IntRange(1), help="Of all but scenes.")
 @click.option("--scenes", default=4, show_default=True, type=click.IntRange(1), help="Scenes of a million pixels.")
 @click.option("--clouds", default=2, show_default=True, type=click.IntRange(0, 2), help="Cut out of heaton.")
+@click.option("--folds", default=0, show_default=True, type=click.IntRange(0, 5), help="Of blocks and cells of heaton.")
 @data_option("Directory with the data files of heaton.")
 @seed_option
 @out_option("maps", "Directory for report.html, CSV, PNG and predictions.")
@@ -312,6 +313,7 @@ def maps(
     leaves: int,
     scenes: int,
     clouds: int,
+    folds: int,
     data: Path,
     seed: int,
     out: Path,
@@ -330,7 +332,7 @@ def maps(
         for category in (AccuracyWarning, RankDeficiencyWarning):  # some leaves have smooth kernels
             warnings.simplefilter("ignore", category)
         if name == "heaton":
-            measure_clouds(report, data, clouds, seed)
+            measure_clouds(report, data, clouds, folds, seed)
         elif name in UNITS:
             measure_map(report, name, rows, leaves, landmarks, seed)
         else:
