@@ -77,36 +77,37 @@ def _call(
 
 
 def syrk(block: Array, out: Array, *, accumulate: bool) -> None:
-    """Write BᵀB, or add it, to the upper triangle of out (p, p); entries below the diagonal are not changed.
+    """Write the first r rows of BᵀB, or add them, to out (r, p); entries below the diagonal are not changed.
 
     B is the block (b, p), float32 or float64; both are of one dtype and C-contiguous. On a device, whose library has no
     rank-k update, it is written by panels of columns, with the corners below the diagonal that are on it.
     """
-    b, p = block.shape
+    (b, p), r = block.shape, out.shape[0]
     if not isinstance(block, NUMPY):
         if not accumulate:
             out[...] = 0
-        for i in range(0, p, step := -(-p // DEVICE_PANELS)):
-            out[i : min(i + step, p), i:] += block[:, i : min(i + step, p)].T @ block[:, i:]
+        for i in range(0, r, step := -(-r // DEVICE_PANELS)):
+            out[i : min(i + step, r), i:] += block[:, i : min(i + step, r)].T @ block[:, i:]
         return
-    if not (block.flags.c_contiguous and out.flags.c_contiguous and out.shape == (p, p) and out.dtype == block.dtype):
+    fits = out.ndim == 2 and r <= p == out.shape[1]
+    if not (block.flags.c_contiguous and out.flags.c_contiguous and fits and out.dtype == block.dtype):
         raise ValueError(
-            f"syrk: expected C-contiguous (b, p) and (p, p) of one dtype, found {block.shape}, {out.shape}"
+            f"syrk: expected C-contiguous (b, p) and (r, p), r ≤ p, of one dtype, found {block.shape}, {out.shape}"
         )
-    if not b or not p:
+    if not b or not r:
         if not accumulate:
             out[...] = 0
         return
     letter, number = {"float32": ("s", ctypes.c_float), "float64": ("d", ctypes.c_double)}[block.dtype.name]
     rank_k, product = _routine(letter + "syrk"), _routine(letter + "gemm")
     if rank_k is None or product is None:
-        product_of = np.triu(block.T @ block)
+        product_of = np.triu(block[:, :r].T @ block)
         out[...] = out + product_of if accumulate else product_of
         return
     one, beta = number(1.0), number(1.0 if accumulate else 0.0)
-    step = p if p <= WIDE else PANEL
-    for i in range(0, p, step):
-        j = min(i + step, p)
+    step = r if r <= WIDE else PANEL
+    for i in range(0, r, step):
+        j = min(i + step, r)
         panel = block[:, i:]
         # for Fortran the C-ordered B is Bᵀ (p×b), and our upper triangle the lower one
         _call(rank_k, b"L", b"N", j - i, b, one, panel, p, beta, out[i:, i:], p)

@@ -24,6 +24,7 @@ from bigkernel.streaming.devices import HOST, Device, converted, namespace
 from bigkernel.streaming.folds import Folds
 from bigkernel.streaming.plan import NOT_COMPARED, Accumulator, Footprint
 
+MANY_TARGETS = 256  # and more than the columns of the map: their products with each other are left out
 GRAM_ROWS = 8192  # most rows whose Gram matrix is summed in the dtype of the blocks, then added to the float64 total
 SUMS = ("rows", "n", "G", "C", "s", "t", "q")
 ALIGN = 16  # columns: 64 bytes of float32
@@ -243,6 +244,7 @@ class ProbedWindow:
         # b + a = (b, 1)(I; aᵀ)
         self._vectors = device.array(np.vstack([vectors, a[None] @ vectors]))
         self._sums = device.zeros(self._vectors.shape)
+        self._weight = device.zeros(())
         # rows of a strip
         self._step = max(8, _STRIP_NUMBERS // max(len(vectors), 1)) if device.host is None else DEVICE_ROWS
 
@@ -258,9 +260,10 @@ class ProbedWindow:
             values += one[:, None] * V[p, :]
             sums[:p, :] += strip.T @ values
             sums[p, :] += one @ values
+            self._weight += one @ one
 
     def rounding_of(self, gram: Array) -> Array:
-        """Compute Ev (p, k) about 0 of the window whose matrix [Φ, Y, 1]ᵀ[Φ, Y, 1] has this upper triangle."""
+        """Compute Ev (p, k) about 0 of the window whose Φᵀ[Φ, Y, 1] has this upper triangle."""
         V, p, last, xp = self._vectors, self._shift.shape[0], self._place, namespace(gram)
         product = xp.zeros_like(V[:p, :])  # Gv
         # Gv by strips of the upper triangle: each times v, and its transpose without the diagonal
@@ -273,7 +276,7 @@ class ProbedWindow:
         sums = converted(gram[:p, last], np.float64)
         # by how much [b, 1]ᵀ[b, 1](v; aᵀv) is off, and Ev = (I, a) times that, as φ = (I, a)(b; 1)
         error = product + sums[:, None] * V[p, :] - self._sums[:p, :]
-        of_ones: Array = sums @ V[:p, :] + gram[last, last] * V[p, :] - self._sums[p, :]
+        of_ones: Array = sums @ V[:p, :] + self._weight * V[p, :] - self._sums[p, :]
         result: Array = error + self._shift[:, None] * of_ones
         return result
 
@@ -374,6 +377,12 @@ class MomentStatistic(GroupedBlocks):
     # sums also E = Σ (rounding of G) v (p, k), and the number of probed rows
     probe: RoundingProbe | None = field(default=None, kw_only=True)
 
+    @property
+    def _multiplied(self) -> int:
+        """Number of columns of [Φ, Y, 1, 0] that are multiplied with all: those of Φ if there are many targets."""
+        p = self.features.width
+        return p if self.n_targets > max(p, MANY_TARGETS) else self.wide
+
     def shapes(self) -> Shapes:
         g, p = self.groups * self.features.count, self.features.width
         shapes = {**super().shapes(), "G": (g, p, p), "C": (g, p, self.n_targets), "s": (g, p)}
@@ -393,8 +402,8 @@ class MomentStatistic(GroupedBlocks):
         sums = self.sums or dtype
         # of a row: spare columns of the block, targets, and a copy in the dtype of the products
         row_bytes = (self.wide - p) * dtype.itemsize + 8 * c + (0 if sums == dtype else self.wide * sums.itemsize)
-        # of a task: [Φ, Y, 1]ᵀ[Φ, Y, 1] of each kernel
-        flops, work = 1.0 * count * (p * p + 2 * p * (c + 1)), count * self.wide**2 * sums.itemsize
+        # of a task: Φᵀ[Φ, Y, 1] of each kernel
+        flops, work = 1.0 * count * (p * p + 2 * p * (c + 1)), count * self._multiplied * self.wide * sums.itemsize
         if self.probe:
             flops += 4.0 * self.probe.vectors.size / self.probe.every
             work += PROBE_BYTES + 40 * self.probe.vectors.shape[2] * (p + 1)
@@ -405,8 +414,8 @@ class MomentStatistic(GroupedBlocks):
         """Add a chunk to `total`, as Gram matrices of some thousand rows of a group at a time."""
         p, c, work = self.features.width, self.n_targets, chunk.work
         dtype = self.sums or self.features.dtype
-        # [Φ, Y, 1]ᵀ[Φ, Y, 1] holds G, C and s; one for each block of the features
-        grams = work.buffer("gram", (self.features.count, self.wide, self.wide), dtype)
+        # Φᵀ[Φ, Y, 1] holds G, C and s; one for each block of the features
+        grams = work.buffer("gram", (self.features.count, self._multiplied, self.wide), dtype)
         # on a device the large sums stay there for the segment
         sums = work.summed(total, "G", "C", "s", *PROBED[: self.probe is not None])
         for group, index in enumerate(self._split(chunk)):

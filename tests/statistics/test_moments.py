@@ -28,7 +28,12 @@ ONE_HOT = (LABELS[:, None] == CLASSES).astype(float)
 NUMBERS = rng.normal(size=(N, 2)) + 1
 WEIGHT = rng.uniform(0, 3, N) * (rng.uniform(size=N) > 0.1)
 FEATURES = LandmarkMap(Gaussian(1.1), Z, np.dtype(np.float64))
-TARGETS = {"classes": (Targets(3, CLASSES), LABELS, ONE_HOT), "numbers": (Targets(2), NUMBERS, NUMBERS)}
+MANY = NUMBERS[:, :1] * rng.normal(size=moments_module.MANY_TARGETS + 1)
+TARGETS = {
+    "classes": (Targets(3, CLASSES), LABELS, ONE_HOT),
+    "numbers": (Targets(2), NUMBERS, NUMBERS),
+    "many": (Targets(MANY.shape[1]), MANY, MANY),
+}
 
 
 def accumulate(statistic, x, y=None, weight=None, cuts=(), block_rows=16):
@@ -217,12 +222,14 @@ def test_a_probe_covers_the_first_window_and_a_share_of_the_others_of_each_chunk
     assert [probe_interval(*one) for one in given] == [1, 80, 5, 1]
 
 
+@pytest.mark.parametrize("kind", ["numbers", "many"])
 @pytest.mark.parametrize("unlabelled", ["drop", "keep"])
-def test_the_announced_bytes_are_those_that_are_held(unlabelled):
-    statistic = MomentStatistic(FEATURES, Targets(2), unlabelled)
+def test_the_announced_bytes_are_those_that_are_held(kind, unlabelled):
+    targets, y, _ = TARGETS[kind]
+    statistic = MomentStatistic(FEATURES, targets, unlabelled)
     work = Workspace()
     total = statistic.zero()
-    statistic.update(total, Chunk(X, 0, NUMBERS, WEIGHT, block_rows=16, work=work))
+    statistic.update(total, Chunk(X, 0, y, WEIGHT, block_rows=16, work=work))
     footprint = statistic.footprint(16)
     assert sum(values.nbytes for values in total.values()) == footprint.partial_bytes
     held = sum(buffer.nbytes for buffer in work.buffers.values())
