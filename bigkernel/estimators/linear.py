@@ -138,9 +138,9 @@ class Ridge(_Linear):
 
     Parameters
     ----------
-    alpha : float ≥ 0, array (c,), "cv" or "gcv", default 1
-        Ridge penalty, one for each target if it is an array. "cv" and "gcv": chosen from the sums of the fit
-        (`alpha_`), as in `KernelRidge`.
+    alpha : float ≥ 0, array (c,), "cv", "cv-per-target" or "gcv", default 1
+        Ridge penalty, one for each target if it is an array. Names: chosen from the sums of the fit (`alpha_`), as in
+        `KernelRidge`.
     fit_intercept : bool, default True
     verbose : as in `KernelRidge`
 

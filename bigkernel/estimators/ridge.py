@@ -56,7 +56,7 @@ from bigkernel.solvers.exact import exact_krr
 from bigkernel.solvers.gcv import best_alpha, best_alpha_exact
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics
-from bigkernel.solvers.ridge import by_penalty, nystrom_ridge
+from bigkernel.solvers.ridge import Penalties, by_penalty, nystrom_ridge
 from bigkernel.solvers.whitening import Whitening, whiten
 from bigkernel.statistics.moments import Moments, unshift_targets
 from bigkernel.statistics.predictor import Predictor
@@ -239,7 +239,7 @@ class RidgeMethod(Method[Whitening, RidgeSolution]):
             with_intercept=flag,
         )
 
-    def _chosen_exactly(self, problem: ExactProblem) -> float:
+    def _chosen_exactly(self, problem: ExactProblem) -> Penalties:
         """Choose the penalty on folds; without one, the kernel matrix is that of the other rows."""
         K, (Y, _), folds = problem.K, problem.targets, problem.folds
         assert folds is not None
@@ -326,13 +326,14 @@ class KernelRidge(Regressor, LandmarkEstimator):
     kernel : Kernel or name, default "rbf"
         Gaussian(sigma=…), Laplacian, Matern, Linear, Polynomial, Sigmoid; or scikit-learn's names with `gamma`,
         `degree` and `coef0`.
-    alpha : float ≥ 0, array (c,), "cv" or "gcv", default 1
+    alpha : float ≥ 0, array (c,), "cv", "cv-per-target" or "gcv", default 1
         Ridge penalty, one for each target if it is an array (not with "cg"); the loss is a sum over rows, as in
         scikit-learn. "cv": chosen by the errors of five folds of the same sweep (`alpha_`), the largest of 43 penalties
-        whose error the folds do not tell from the least. It takes five m×m sums more, and excludes `partial_fit`,
-        `refit`, `with_landmarks` and "cg". "gcv": by generalised cross-validation from the sums of all rows, which is
-        cheaper, but wrong where some rows have far more leverage than others (`PenaltyWarning`); not with "cg". A row
-        with a weight counts as one row, as in scikit-learn's RidgeCV: another unit of the weights changes nothing.
+        whose error the folds do not tell from the least; "cv-per-target": one for each target. It takes five m×m sums
+        more, and excludes `partial_fit`, `refit`, `with_landmarks` and "cg". "gcv": by generalised cross-validation
+        from the sums of all rows, which is cheaper, but wrong where some rows have far more leverage than others
+        (`PenaltyWarning`); not with "cg". A row with a weight counts as one row, as in scikit-learn's RidgeCV: another
+        unit of the weights changes nothing.
     n_landmarks : int or None
         None: exact, n×n in memory. m: Nyström, one sweep over the rows and an m×m solve. With fewer rows, all of them
         become landmarks, with a warning; `partial_fit` refuses so few first rows, as later ones never become landmarks.

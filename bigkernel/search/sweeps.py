@@ -63,7 +63,7 @@ from bigkernel.solvers.penalty_grid import (
     squared_errors,
     total_spread,
 )
-from bigkernel.solvers.residuals import ENOUGH
+from bigkernel.solvers.residuals import ENOUGH, Errors
 from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
 from bigkernel.solvers.whitening import Whitening, reduce_moments
 from bigkernel.statistics.domain_scores import DomainScores
@@ -712,7 +712,10 @@ def _fit_fold(
     """Train candidates without a fold, and test them on it."""
     coordinates, train = folds.coordinates, folds.train(fold)
     # (TᵀGT + αI)u = TᵀC of the other folds, for every α
-    weights, intercepts, errors = coordinates.fit(train, grid, rounding)
+    errors, tests, expanded = list[Errors | None](), list[Tested](), list[Coefficients]()
+    for weights, intercepts, own in coordinates.fits(train, grid, rounding):
+        errors, tests = errors + own, tests + folds.test(fold, weights, intercepts)
+        expanded.append(folds.expand(weights, intercepts) if expand else (weights[0, :0], intercepts.ravel()))
     # GCV of a model without an intercept takes moments about 0
     if coordinates.origin is not None and not grid[0].fit_intercept:
         train = reduce_moments(replace(train, shift=coordinates.origin), Whitening(len(train.G), len(train.G)))
@@ -720,10 +723,14 @@ def _fit_fold(
     totals = [float("nan") if error is None else error.total for error in errors]
     figures = [
         replace(one, gcv=score, error=error, allowed=ENOUGH)
-        for one, score, error in zip(folds.test(fold, weights, intercepts), scores, totals, strict=True)
+        for one, score, error in zip(tests, scores, totals, strict=True)
     ]
-    expanded = folds.expand(weights, intercepts) if expand else (weights[0, :0], intercepts.ravel())
-    return FoldSolutions(figures, errors, *expanded, unresolved=coordinates.unresolved)
+    return FoldSolutions(figures, errors, *joined_coefficients(expanded), unresolved=coordinates.unresolved)
+
+
+def joined_coefficients(fits: Sequence[Coefficients]) -> Coefficients:
+    """Return coefficients of several solutions side by side: weights (p, ·) and intercepts (·,)."""
+    return np.hstack([weights for weights, _ in fits]), np.concatenate([intercepts for _, intercepts in fits])
 
 
 def _estimate_errors(
@@ -735,17 +742,17 @@ def _estimate_errors(
     def solve_other(other: Problem) -> Coefficients:
         folds = _Folds.of(replace(sums, problem=other), pool)
         fits = list(pool.map(partial(solve_fold, folds), range(len(solved))))
-        return np.hstack([weights for weights, _ in fits]), np.concatenate([intercepts for _, intercepts in fits])
+        return joined_coefficients(fits)
 
     def solve_fold(folds: _Folds, fold: int) -> Coefficients:
         try:
-            weights, intercepts, _ = folds.coordinates.fit(folds.train(fold), grids[fold])
+            fits = [*folds.coordinates.fits(folds.train(fold), grids[fold])]
         except DataError:
             return np.full_like(solved[fold].weights, np.nan), np.full_like(solved[fold].intercepts, np.nan)
-        return folds.expand(weights, intercepts)
+        return joined_coefficients([folds.expand(weights, intercepts) for weights, intercepts, _ in fits])
 
     # how far predictions of all candidates on all folds move, relative to their norm
-    fitted = np.hstack([one.weights for one in solved]), np.concatenate([one.intercepts for one in solved])
+    fitted = joined_coefficients([(one.weights, one.intercepts) for one in solved])
     problem, k = sums.problem, len(sums.members)
     moments = problem.basis.predicted_from(problem.moments)
     errors = perturbed_errors(problem, sums.whitening, fitted, solve_other, moments, problem.basis, k * len(solved))

@@ -73,8 +73,9 @@ def linear_ridge(
     squares_of = lambda w: float(quadratic(scaled.G, w).sum())  # noqa: E731
     v = least_norm(null, w, scale, squares_of)
     if fit_intercept:
-        error = squared_error(small.q, small.C, v, quadratic(small.G, v))
-        diagnostics.errors = _errors(scaled, factor, w, rounding, error)
+        predicted = quadratic(small.G, v)
+        error = squared_error(small.q, small.C, v, predicted)
+        diagnostics.errors = _errors(scaled, factor, w, rounding, error, predicted)
         return v, small.target_mean - small.mean @ v, error
     # without an intercept v does not meet the mean of the targets: ȳ − ⟨μ, v⟩ is missed
     missed = small.target_mean - mean @ v
@@ -97,8 +98,9 @@ def linear_ridge(
     sizes = np.sqrt(np.outer(squares, np.maximum(small.q, 0))) + np.abs(of_mean)
     none = (np.abs(small.C + of_mean) <= _STANDS_OUT * EPS * sizes).all(axis=0)
     v[:, none], met = 0, np.where(none, 0, met)
-    error = squared_error(small.q, small.C, v, quadratic(small.G, v)) + small.n * (small.target_mean - met) ** 2
-    diagnostics.errors = _errors(scaled, factor, v / scale[:, None], rounding, error)
+    predicted = quadratic(small.G, v)
+    error = squared_error(small.q, small.C, v, predicted) + small.n * (small.target_mean - met) ** 2
+    diagnostics.errors = _errors(scaled, factor, v / scale[:, None], rounding, error, predicted)
     return v, met - small.mean @ v, error
 
 
@@ -127,19 +129,24 @@ def least_norm(null: Array, w: Array, scale: Array, squares: Callable[[Array], f
     If their units differ so much that this would change predictions, whose ‖·‖² is `squares`, the norm is that of
     scaled columns.
     """
-    v = scale[:, None] * w
+    v = np.asarray(scale[:, None] * w)
+    if not null.size:
+        return v
     least = v - null @ (null.T @ v)
     same = squares((least - v) / scale[:, None]) <= _SAME * squares(w)
     return np.asarray(least if same else v)
 
 
-def _errors(scaled: Reduced, factor: Factor, w: Array, rounding: _Rounding, error: Array) -> Errors:
+def _errors(
+    scaled: Reduced, factor: Factor, w: Array, rounding: _Rounding, error: Array, predicted_squares: Array
+) -> Errors:
     """Estimate the error of predictions by rounding of the moments, relative to their norm about the mean.
 
     Moments of columns of lengths l have rounding errors E of size ε lᵢlⱼ and δ of size ε lᵢ‖y‖, so that H⁻¹(δ − Ew)
-    is the image of independent entries of variances ε² lᵢ²(‖y‖² + Σ lⱼ²wⱼ²). `error` (c,) is that of training.
+    is the image of independent entries of variances ε² lᵢ²(‖y‖² + Σ lⱼ²wⱼ²). `error` (c,) is that of training,
+    `predicted_squares` (c,) are ‖predictions‖² about the mean.
     """
-    predicted, targets = float((w * (scaled.G @ w)).sum()), float(rounding.moments.q.sum())
+    predicted, targets = float(predicted_squares.sum()), float(rounding.moments.q.sum())
     left, rows = float(error.sum()), max(float(rounding.moments.rows), 1.0)
     missed = [_missed(scaled, factor, rounding, stored) for stored in (rounding.stored, 0 * rounding.stored)]
     # along a direction of noise least squares explains a chance share of the residual

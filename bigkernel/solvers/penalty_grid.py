@@ -9,9 +9,9 @@ Shapes: p columns of the map, r coordinates, c targets, k candidates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -26,7 +26,9 @@ from bigkernel.statistics.moments import SUMS, Moments
 
 # weights (k, r, c), intercepts (k, c), and errors where they can be estimated
 Fits = tuple[Array, Array, list[Errors | None]]
+Fit = tuple[Array, Array, Errors | None]  # the same of one candidate, (r, c) and (c,)
 Block = tuple[int, int]  # first coordinate, and the one after the last
+_NUMBERS = 2**22  # of weights of candidates at a time
 _NEAR = 1.2  # a block is chosen whose GCV is at most so many times the least
 
 
@@ -77,16 +79,30 @@ class Coordinates:
         """Whether rounding leaves directions unresolved that float64 might resolve."""
         return False
 
-    def fit(self, train: Moments, grid: Sequence[SolveSettings], estimate: RoundingEstimate | None = None) -> Fits:
-        """Solve for every candidate from moments in these coordinates; see `candidates`."""
-        if self.origin is None:
-            return candidates(train, grid, self.condition, estimate, shared=len(grid) >= SHARED)
-        fits, errors = [], []
-        for settings in grid:
+    def fits(
+        self, train: Moments, grid: Sequence[SolveSettings], estimate: RoundingEstimate | None = None
+    ) -> Iterator[Fits]:
+        """Solve for every candidate from moments in these coordinates, and yield some of them at a time."""
+        solve = (
+            self._fit_rows(train)
+            if self.origin is not None
+            else solver_of(train, self.condition, estimate, shared=len(grid) >= SHARED)
+        )
+        step = max(1, _NUMBERS // max(train.C.size, 1))
+        for start in range(0, len(grid), step):
+            yield _stack(map(solve, grid[start : start + step]))
+
+    def _fit_rows(self, train: Moments) -> Callable[[SolveSettings], Fit]:
+        """Return what solves for the rows themselves."""
+        assert self.origin is not None
+        origin = self.origin
+
+        def solve(settings: SolveSettings) -> Fit:
             flag, noted = settings.fit_intercept, SolveDiagnostics()
-            fits.append(linear_fit(train, self.origin, settings.alpha, fit_intercept=flag, diagnostics=noted))
-            errors.append(noted.errors)
-        return np.stack([w for w, *_ in fits]), np.stack([b for _, b, *_ in fits]), errors
+            w, b, *_ = linear_fit(train, origin, settings.alpha, fit_intercept=flag, diagnostics=noted)
+            return w, b, noted.errors
+
+        return solve
 
 
 @dataclass(frozen=True)
@@ -153,20 +169,30 @@ def candidates(
     *,
     shared: bool = False,
 ) -> Fits:
-    """Solve for weights (k, r, c) and intercepts (k, c) of every candidate from moments in their coordinates.
+    """Solve for weights (k, r, c) and intercepts (k, c) of every candidate; see `solver_of`."""
+    return _stack(map(solver_of(train, condition, estimate, shared=shared), grid))
+
+
+def _stack(fits: Iterable[Fit]) -> Fits:
+    weights, intercepts, errors = zip(*fits, strict=True)
+    return np.stack(weights), np.stack(intercepts), list(errors)
+
+
+def solver_of(
+    train: Moments, condition: float = 1.0, estimate: RoundingEstimate | None = None, *, shared: bool = False
+) -> Callable[[SolveSettings], Fit]:
+    """Return what solves for a candidate from moments in its coordinates.
 
     Errors of predictions are estimated where the errors of the moments are known. The bits of a candidate depend on
     `shared` (see `RidgeSystem`), not on the other candidates.
     """
     r, c = train.C.shape
-    weights, intercepts = np.zeros((len(grid), r, c)), np.zeros((len(grid), c))
-    errors: list[Errors | None] = [None] * len(grid)
     # candidates of the same columns and intercept share a system and its factors
     systems: dict[tuple[bool, int, int], RidgeSystem] = {}
-    centred = {flag: centre(train, fit_intercept=flag) for flag in {p.fit_intercept for p in grid}}
-    for place, settings in enumerate(grid):
-        moments = centred[settings.fit_intercept]
-        columns = settings.columns(r)
+    centred = cache(lambda flag: centre(train, fit_intercept=flag))
+
+    def solve(settings: SolveSettings) -> Fit:
+        moments, columns, weights = centred(settings.fit_intercept), settings.columns(r), np.zeros((r, c))
         if (key := (settings.fit_intercept, columns.start, columns.stop)) not in systems:
             systems[key] = RidgeSystem(
                 _select(moments, settings), float(train.rows), condition, estimate, shared=shared
@@ -175,9 +201,10 @@ def candidates(
         if isinstance(alpha, str):
             alpha = gcv.of_system(system, fit_intercept=settings.fit_intercept).best()
         (w,) = by_penalty(alpha, c, noted, partial(_solve, system))
-        weights[place, columns], errors[place] = w, noted.errors
-        intercepts[place] = moments.target_mean - moments.mean[columns] @ w
-    return weights, intercepts, errors
+        weights[columns] = w
+        return weights, moments.target_mean - moments.mean[columns] @ w, noted.errors
+
+    return solve
 
 
 def _solve(system: RidgeSystem, alpha: float, columns: Index, noted: SolveDiagnostics) -> tuple[Array]:
@@ -204,7 +231,8 @@ def squared_errors(tested: Moments, weights: Array, intercepts: Array) -> Array:
     flat = weights.transpose(1, 0, 2).reshape(r, k * c)
     products = (tested.G @ flat).reshape(r, k, c).transpose(1, 0, 2)
     # q − 2⟨w,C⟩ + ⟨w,Gw⟩ + nb² − 2bt + 2b⟨s,w⟩
-    error = tested.q - 2 * (weights * tested.C).sum(axis=1) + (weights * products).sum(axis=1)
+    products *= weights
+    error = tested.q - 2 * (weights * tested.C).sum(axis=1) + products.sum(axis=1)
     error += intercepts * (tested.n * intercepts - 2 * tested.t + 2 * np.einsum("r,krc->kc", tested.s, weights))
     return np.asarray(np.maximum(error, 0))
 

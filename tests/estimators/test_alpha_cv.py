@@ -83,10 +83,11 @@ def tried(monkeypatch):
 
     def first_as_good(errors, weights, usable):
         chosen = choose(errors, weights, usable)
-        if errors.shape[1] > 2:  # else whether a smaller penalty would be better
-            seen["each"].append((errors, chosen))
-        seen.setdefault("errors", errors)
-        seen.setdefault("chosen", chosen)
+        (place,), of_all = chosen, errors[..., 0]
+        if of_all.shape[1] > 2:  # else whether a smaller penalty would be better
+            seen["each"].append((of_all, place))
+        seen.setdefault("errors", of_all)
+        seen.setdefault("chosen", place)
         return chosen
 
     def grid(*given):
@@ -158,11 +159,12 @@ def test_the_first_candidate_that_folds_do_not_tell_from_the_best_is_chosen():
     base = np.array([1.0, 2.0, 3.0, 4.0, 5.0])[:, None]
     steady = base + [0.5, 0.1, 0.0, 0.2]  # each fold says the same: the least
     unsure = steady + 0.3 * np.outer([1, -1, 1, -1, 0], [0, 1, 0, 0])
-    usable = np.array([True, True, True, True])
-    assert folds.first_as_good(steady, np.ones(5), usable) == 2
-    assert folds.first_as_good(unsure, np.ones(5), usable) == 1
-    assert folds.first_as_good(steady, np.ones(5), np.array([True, True, False, True])) == 1
-    assert folds.first_as_good(steady[:1], np.ones(1), usable) == 2  # a single fold has no standard error
+    usable = np.ones((4, 3), bool)
+    usable[2, 2] = False
+    both = np.stack([steady, unsure, steady], axis=2)  # each target by itself
+    np.testing.assert_array_equal(folds.first_as_good(both, np.ones(5), usable), [2, 1, 1])
+    one = folds.first_as_good(steady[:1, :, None], np.ones(1), usable[:, :1])
+    assert one == 2  # a single fold has no standard error
 
 
 def heavy_tails(n, rng):

@@ -8,6 +8,7 @@ from sklearn.model_selection import KFold
 
 from bigkernel import Gaussian, KernelRidge, Ridge, Sigmoid, SweepSearchCV, load_model, save_model
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.solvers import penalty_grid
 
 rng = np.random.default_rng(2013)
 N, C = 90, 3
@@ -25,6 +26,7 @@ MODELS = {
     "linear": Ridge(),
     "linear without intercept": Ridge(fit_intercept=False),
 }
+CV = KFold(3, shuffle=True, random_state=0)
 every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 pytestmark = pytest.mark.filterwarnings(
     "ignore::bigkernel.errors.RankDeficiencyWarning"
@@ -48,13 +50,27 @@ def test_each_target_is_fitted_with_its_own_penalty(model, tmp_path):
     assert_array_equal(again.alpha_, actual.alpha_)
 
 
+@every_model
+def test_folds_choose_for_each_target_as_for_it_alone(model, monkeypatch):
+    with_rule = lambda rule: model.__class__(**{**model.get_params(deep=False), "alpha": rule})  # noqa: E731
+    alone = [with_rule("cv").fit(X, Y[:, k], WEIGHT) for k in range(C)]
+    monkeypatch.setattr(penalty_grid, "_NUMBERS", 100)  # a few candidates at a time
+    together = with_rule("cv-per-target").fit(X, Y, WEIGHT)
+    assert_allclose(together.alpha_, [one.alpha_ for one in alone], rtol=1e-12)
+    assert len({*together.alpha_}) > 1
+    assert_allclose(together.predict(X), np.column_stack([one.predict(X) for one in alone]), rtol=0, atol=1e-9)
+    if model in (MODELS["linear"], MODELS["landmarks with intercept"]):
+        search = lambda y, rule: SweepSearchCV(model, {"alpha": [rule]}, cv=CV, refit=False).fit(X, y)  # noqa: E731
+        scores = [split_scores(search(Y[:, k], "cv")) for k in range(C)]
+        assert_allclose(split_scores(search(Y, "cv-per-target")), np.mean(scores, axis=0), rtol=1e-9)
+
+
 @pytest.mark.parametrize("scoring", ["r2", "neg_mean_absolute_error"])
 def test_a_search_compares_lists_of_penalties(scoring):
     grid = {"alpha": [1.0, list(ALPHAS), ALPHAS[::-1]]}
-    cv = KFold(3, shuffle=True, random_state=0)
     for model in (MODELS["landmarks with intercept"], MODELS["linear"]):
-        ours = SweepSearchCV(model, grid, cv=cv, scoring=scoring).fit(X, Y)
-        theirs = peer(model, grid, X, Y, cv=cv, scoring=scoring)
+        ours = SweepSearchCV(model, grid, cv=CV, scoring=scoring).fit(X, Y)
+        theirs = peer(model, grid, X, Y, cv=CV, scoring=scoring)
         assert_allclose(split_scores(ours), split_scores(theirs), rtol=0, atol=1e-9)
         assert_allclose(ours.predict(X), theirs.predict(X), rtol=0, atol=1e-9)
 

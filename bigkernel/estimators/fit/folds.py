@@ -25,9 +25,11 @@ from bigkernel.engine.rows import Rows
 from bigkernel.errors import DataError
 from bigkernel.estimators.fit.precision import of_columns, rounding_estimate
 from bigkernel.estimators.fit.state import ExactProblem, FoldSums, Problem
+from bigkernel.estimators.inputs.checks import PER_TARGET
 from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.solvers.penalty_grid import Block, Coordinates, SolveSettings, squared_errors, total_spread
-from bigkernel.solvers.ridge import RoundingEstimate, rounding_of_rotation
+from bigkernel.solvers.residuals import Errors
+from bigkernel.solvers.ridge import Penalties, RoundingEstimate, rounding_of_rotation
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
 from bigkernel.statistics.moments import PROBED, SUMS, Moments, MomentStatistic, without
@@ -135,23 +137,28 @@ class Part(NamedTuple):
     tests: list[Moments]
     estimate: RoundingEstimate | None = None  # of the training moments
 
-    def judge(self, grid: Sequence[SolveSettings], inputs: Inputs) -> list[Judged | None]:
+    def judge(self, grid: Sequence[SolveSettings], inputs: Inputs, *, by_target: bool) -> list[Judged | None]:
         """Fit all candidates without the folds, and test them on each; None where there is nothing to do so."""
         train = self.train
         if not train.n > 0:
             return [None] * len(self.tests)
-        fitted, intercepts, estimates = self.coordinates.fit(train, grid, self.estimate)
         # each target counts by its own variance, and classes by their frequency
         spread = np.maximum(total_spread(train) / train.n, 1e-300)
         unit = spread if inputs.classes is None else np.ones_like(spread)
+        sizes = spread / unit if by_target else (spread / unit).sum(keepdims=True)
+        errors: list[list[Array]] = [[] for _ in self.tests]
+        estimates: list[Errors | None] = []
+        for fitted, intercepts, own in self.coordinates.fits(train, grid, self.estimate):
+            estimates += own
+            for of_test, test in zip(errors, self.tests, strict=True):
+                squares = squared_errors(test, fitted, intercepts) / max(test.n, 1e-300) / unit
+                of_test.append(squares if by_target else squares.sum(axis=1, keepdims=True))
         # by how much rounding may move the root of the error
         rounding = np.array([0.0 if one is None else one.total for one in estimates])
-        unsure = rounding * np.sqrt((spread / unit).sum())
+        unsure = rounding[:, None] * np.sqrt(sizes)
         return [
-            Judged((squared_errors(test, fitted, intercepts) / test.n / unit).sum(axis=1), float(test.n), unsure)
-            if test.n > 0
-            else None
-            for test in self.tests
+            Judged(np.concatenate(of_test), float(test.n), unsure) if test.n > 0 else None
+            for of_test, test in zip(errors, self.tests, strict=True)
         ]
 
 
@@ -162,7 +169,10 @@ class PartOf(Protocol):
 
 
 class Judged(NamedTuple):
-    """Mean squared errors (k,) of candidates on a fold, its weight, and by how much rounding may move their roots."""
+    """Mean squared errors of candidates on a fold, its weight, and by how much rounding may move their roots.
+
+    Errors are (k, c) by target, or (k, 1) of all targets together.
+    """
 
     errors: Array
     weight: float
@@ -172,7 +182,7 @@ class Judged(NamedTuple):
 class Choice(NamedTuple):
     """A penalty, the position of the block of coordinates it belongs to, and whether a smaller one was unresolved."""
 
-    alpha: float
+    alpha: Penalties
     block: int
     unresolved: bool  # rounding hides how well it would predict
 
@@ -198,14 +208,15 @@ def choose_in_search(
     first = part_of(*pairs[0])
     grid = _grid(asked, first.train, first.coordinates.blocks)
     beside = max(1, _PAIR_BYTES // (64 * problem.basis.width**2))  # sums of three groups, twice, and coordinates
-    judged = [first.judge(grid, problem.inputs)]
+    by_target = asked.alpha == PER_TARGET
+    judged = [first.judge(grid, problem.inputs, by_target=by_target)]
     for start in range(1, len(pairs), beside):
         some = pairs[start : start + beside]
-        judged += pool.map(lambda pair: part_of(*pair).judge(grid, problem.inputs), some)
+        judged += pool.map(lambda pair: part_of(*pair).judge(grid, problem.inputs, by_target=by_target), some)
     choices = []
     for fold in range(folds.count):
         others = [on[pair[0] == fold] for pair, on in zip(pairs, judged, strict=True) if fold in pair]
-        choices.append(_least(grid, others, first.coordinates.blocks))
+        choices.append(_least(grid, others, first.coordinates.blocks, by_target=by_target))
     return choices
 
 
@@ -267,17 +278,20 @@ def choose(parts: Iterable[Part], asked: SolveSettings, inputs: Inputs) -> Choic
     """Choose the penalty, and the block of coordinates, by the squared errors of held-out folds (`first_as_good`)."""
     grid, judged = list[SolveSettings](), list[Judged | None]()
     blocks: tuple[Block, ...] = ()
+    by_target = asked.alpha == PER_TARGET
     for part in parts:
         # all candidates are fitted without the fold, and tested on it
         if part.train.n > 0:
             blocks = part.coordinates.blocks
             grid = grid or _grid(asked, part.train, blocks)
-            judged += part.judge(grid, inputs)
-    return _least(grid, judged, blocks)
+            judged += part.judge(grid, inputs, by_target=by_target)
+    return _least(grid, judged, blocks, by_target=by_target)
 
 
-def _least(grid: list[SolveSettings], judged: Sequence[Judged | None], blocks: Sequence[Block]) -> Choice:
-    """Return the candidate of a grid that is the simplest as good as the best of them.
+def _least(
+    grid: list[SolveSettings], judged: Sequence[Judged | None], blocks: Sequence[Block], *, by_target: bool
+) -> Choice:
+    """Return the candidate of a grid, or one for each target, that is the simplest as good as the best of them.
 
     Candidates that rounding may change by more than their error are left out.
     """
@@ -287,15 +301,17 @@ def _least(grid: list[SolveSettings], judged: Sequence[Judged | None], blocks: S
     errors, share = np.stack([one.errors for one in told]), np.array([one.weight for one in told])
     # only candidates that rounding leaves clear may be chosen, the simplest if there is none
     sure = (np.stack([one.unsure for one in told]) <= np.sqrt(errors)).all(axis=0)
-    sure[0] |= not sure.any()
+    sure[0] |= ~sure.any(axis=0)
     chosen = first_as_good(errors, share, sure)
-    alpha, passed = grid[chosen].alpha, chosen // len(_PENALTIES)
-    assert isinstance(alpha, float)
+    alphas, passed = np.array([one.alpha for one in grid])[chosen], chosen // len(_PENALTIES)
     # whether the next smaller penalty would be better, could rounding resolve it
-    smaller = min(chosen + 1, (passed + 1) * len(_PENALTIES) - 1)
-    better = first_as_good(errors[:, [chosen, smaller]], share, np.ones(2, bool)) == 1
-    block = max(len(blocks), 1) - 1 - passed
-    return Choice(alpha, block, unresolved=better and not sure[smaller])
+    smaller = np.minimum(chosen + 1, (passed + 1) * len(_PENALTIES) - 1)
+    pairs = np.take_along_axis(errors, np.stack([chosen, smaller])[None], axis=1)
+    better = first_as_good(pairs, share, np.ones(pairs.shape[1:], bool)) == 1
+    unresolved = bool((better & ~np.take_along_axis(sure, smaller[None], axis=0)[0]).any())
+    # targets of a choice of their own have one block
+    alpha = alphas if by_target else float(alphas[0])
+    return Choice(alpha, max(len(blocks), 1) - 1 - int(passed[0]), unresolved)
 
 
 def _grid(asked: SolveSettings, train: Moments, blocks: Sequence[Block]) -> list[SolveSettings]:
@@ -307,20 +323,21 @@ def _grid(asked: SolveSettings, train: Moments, blocks: Sequence[Block]) -> list
     ]
 
 
-def first_as_good(errors: Array, weights: Array, usable: Array) -> int:
-    """Return the first usable candidate that the folds do not tell from the best of them.
+def first_as_good(errors: Array, weights: Array, usable: Array) -> Array:
+    """Return the first usable candidate of each target, (t,), that the folds do not tell from the best of them.
 
     That is one whose mean error exceeds the least by no more than the standard error of this difference over the folds
     (errors of a fold differ less between candidates than between folds), or than half a percent of it.
 
     Parameters
     ----------
-    errors : (g, k) mean errors on each fold
+    errors : (g, k, t) mean errors on each fold
     weights : (g,) of the folds
-    usable : (k,) bool
+    usable : (k, t) bool
     """
-    means = np.where(usable, weights @ errors / weights.sum(), np.inf)
-    more = errors - errors[:, [int(np.argmin(means))]]
-    mean = weights @ more / weights.sum()
-    deviation = np.sqrt(weights @ (more - mean) ** 2 / weights.sum() / max(len(errors) - 1, 1))
-    return int(np.argmax(usable & (mean <= np.maximum(deviation, _SAME * means.min()))))
+    share = weights / weights.sum()
+    means = np.where(usable, np.tensordot(share, errors, 1), np.inf)
+    more = errors - np.take_along_axis(errors, means.argmin(axis=0)[None, None], axis=1)
+    mean = np.tensordot(share, more, 1)
+    deviation = np.sqrt(np.tensordot(share, (more - mean) ** 2, 1) / max(len(errors) - 1, 1))
+    return np.asarray(np.argmax(usable & (mean <= np.maximum(deviation, _SAME * means.min(axis=0))), axis=0))

@@ -41,8 +41,9 @@ KERNEL_CONSTRAINTS: dict[str, list[object]] = {
     "verbose": ["verbose"],
 }
 RULES = {"cv", "gcv"}  # that choose a penalty
+PER_TARGET = "cv-per-target"  # the rule of folds for each target by itself
 # of the regressors that take a penalty for each target
-PENALTIES: dict[str, list[object]] = {"alpha": [Real, StrOptions(RULES), "array-like"]}
+PENALTIES: dict[str, list[object]] = {"alpha": [Real, StrOptions({*RULES, PER_TARGET}), "array-like"]}
 
 
 def require_some(rows: Rows, skipped: int) -> int:
@@ -78,7 +79,7 @@ def penalty_of(alpha: float | str | Array) -> float | str | Array:
 
 def chosen_by_folds(alpha: object) -> bool:
     """Return whether a penalty is chosen on folds."""
-    return isinstance(alpha, str) and alpha == "cv"
+    return isinstance(alpha, str) and alpha in ("cv", PER_TARGET)
 
 
 def number(alpha: object) -> float:
