@@ -5,50 +5,64 @@ Where the rounding of the moments would move predictions, one more sweep sums th
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from bigkernel.arrays import Array
+from bigkernel.arrays import Array, Index
+from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import Regressor, parameters
 from bigkernel.estimators.fit.basis import RowChoice
+from bigkernel.estimators.fit.folds import choose_by_folds
 from bigkernel.estimators.fit.method import Method
 from bigkernel.estimators.fit.precision import r_factor_of
-from bigkernel.estimators.fit.state import Fitted, LinearSolution, Problem, Report, RowBasis
-from bigkernel.estimators.inputs.checks import PENALTIES, penalty_of
+from bigkernel.estimators.fit.state import Columns, Fitted, LinearSolution, Problem, Report, RowBasis
+from bigkernel.estimators.inputs.checks import PENALTIES, chosen_by_folds, penalty_of
+from bigkernel.estimators.inputs.training import AnyTargets
 from bigkernel.solvers.linear import linear_fit, linear_ridge_of
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics
+from bigkernel.solvers.ridge import ALL, Penalties, by_penalty
 from bigkernel.solvers.whitening import Whitening
+from bigkernel.statistics.moments import MomentStatistic
 from bigkernel.streaming.plan import Accumulator
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LinearMethod(Method[Whitening, LinearSolution]):
-    """Least squares on the rows themselves, about a point near their mean, with a penalty or none."""
+    """Least squares on the rows themselves, about a point near their mean, with a penalty or none.
+
+    `bands` (d,) of columns count by their `band_weights`: (b,), (k, b) of which folds choose, or (c, b) once chosen.
+    """
 
     has_formula: ClassVar[bool] = True
     fit_intercept: bool
+    bands: Array | None = None
+    band_weights: Array | None = None
+
+    def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
+        if self.bands is not None and len(self.bands) != basis.width:
+            raise DataError(f"bands: expected the band of each of {basis.width} columns, found {len(self.bands)}")
+        return super().statistic(basis, targets)
 
     def solve(self, problem: Problem, reduced: Whitening, diagnostics: SolveDiagnostics) -> LinearSolution:
         assert isinstance(problem.basis, RowBasis)
-        shift, flag, alpha = problem.basis.shift, self.fit_intercept, penalty_of(self.alpha)
-        if problem.r_factor is None:
-            moments = (problem if flag else problem.of_targets()).moments
-            result = linear_fit(moments, shift, alpha, fit_intercept=flag, diagnostics=diagnostics)
+        shift, flag, weights = problem.basis.shift, self.fit_intercept, self.band_weights
+        if weights is None or weights.ndim == 1:
+            coef, level, error, alpha = self._solve_some(problem, ALL, diagnostics)
         else:
-            result = linear_ridge_of(
-                r_factor_of(problem, fit_intercept=flag),
-                shift,
-                alpha,
-                fit_intercept=flag,
-                rows=float(problem.statistics["rows"].sum()),
-                diagnostics=diagnostics,
-            )
-        coef, level, error, alpha = result
+            # targets of the same weights together
+            each, which = np.unique(weights, axis=0, return_inverse=True)
+            alpha = np.asarray(self.alpha)
+
+            def solve(place: float, targets: Index, noted: SolveDiagnostics) -> tuple[Array, ...]:
+                own = replace(self, alpha=alpha[targets], band_weights=each[int(place)])
+                return own._solve_some(problem, targets, noted)[:3]
+
+            coef, level, error = by_penalty(which.ravel().astype(float), len(weights), diagnostics, solve)
         if flag:
             level = level + problem.inputs.shift
         return LinearSolution(
@@ -59,14 +73,52 @@ class LinearMethod(Method[Whitening, LinearSolution]):
             training_mse=error / float(problem.statistics["n"][0]),
             with_intercept=flag,
             level=level,
+            band_weights=weights,
         )
 
+    def _solve_some(
+        self, problem: Problem, targets: Index, diagnostics: SolveDiagnostics
+    ) -> tuple[Array, Array, Array, Penalties]:
+        """Return coefficients, level and squared errors of some targets, and their penalties."""
+        to, flag, alpha = self.coordinates(problem, 0), self.fit_intercept, penalty_of(self.alpha)
+        assert to.origin is not None
+        if problem.r_factor is None:
+            sums = to.reduce((problem if flag else problem.of_targets()).moments)
+            own = replace(sums, C=sums.C[:, targets], t=sums.t[targets], q=sums.q[targets])
+            v, level, error, alpha = linear_fit(own, to.origin, alpha, fit_intercept=flag, diagnostics=diagnostics)
+        else:
+            d, R = len(to.origin), r_factor_of(problem, fit_intercept=flag)
+            columns = R[:, 1 : 1 + d] if to.scale is None else R[:, 1 : 1 + d] * to.scale
+            R, rows = np.hstack([R[:, :1], columns, R[:, 1 + d :][:, targets]]), problem.statistics["rows"].sum()
+            v, level, error, alpha = linear_ridge_of(
+                R, to.origin, alpha, fit_intercept=flag, rows=float(rows), diagnostics=diagnostics
+            )
+        return to.expand(v), level, error, alpha
+
+    def choose(self, problem: Problem) -> tuple[Self, bool]:
+        if self.band_weights is None or self.band_weights.ndim == 1:
+            return super().choose(problem)
+        choices = [choose_by_folds(replace(self, band_weights=one), problem) for one in self.band_weights]
+        # the weights whose best penalty has the least error, for each target or for all
+        best = np.argmin([choice.error for choice in choices], axis=0)
+        alphas = np.array([choice.alpha for choice in choices]).reshape(len(choices), -1)
+        alpha, weights = alphas[best, np.arange(len(best))], self.band_weights[best]
+        own = replace(self, alpha=alpha, band_weights=weights if len(best) > 1 else weights[0])
+        return own, any(choice.unresolved for choice in choices)
+
     def solve_settings(self) -> SolveSettings:
-        return SolveSettings(penalty_of(self.alpha), self.fit_intercept)
+        if self.band_weights is not None and self.band_weights.ndim > 1:
+            raise ConfigError("band_weights: expected one weight of each band in a search; list several in its grid")
+        weights = () if self.band_weights is None else tuple(self.band_weights.tolist())
+        return SolveSettings(penalty_of(self.alpha), self.fit_intercept, band_weights=weights)
 
     def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
         assert isinstance(problem.basis, RowBasis)
-        return Coordinates(origin=problem.basis.shift)
+        if self.bands is None or self.band_weights is None:
+            return Coordinates(origin=problem.basis.shift)
+        # columns times √w, so that K = Σ w XXᵀ over the bands X
+        scale = np.sqrt(self.band_weights)[self.bands]
+        return Coordinates(origin=scale * problem.basis.shift, scale=scale)
 
 
 @parameters
@@ -81,7 +133,19 @@ class _Linear(Regressor):
 
     def _method(self) -> LinearMethod:
         alpha, flag = getattr(self, "alpha", 0.0), bool(self.fit_intercept)
-        return LinearMethod(name=type(self).__name__, alpha=alpha, fit_intercept=flag)
+        bands, weights = getattr(self, "bands", None), getattr(self, "band_weights", None)
+        if bands is not None or weights is not None:
+            names, bands = np.unique(np.asarray(bands), return_inverse=True)
+            weights = np.asarray(weights, np.float64)
+            shapes = [(len(names),), (len(weights), len(names))][: 1 + chosen_by_folds(alpha)] if weights.ndim else []
+            if weights.shape not in shapes or not (np.isfinite(weights) & (weights >= 0)).all():
+                raise ConfigError(
+                    f"band_weights: expected finite weights ≥ 0 of {len(names)} bands, with alpha='cv' also several "
+                    f"rows of them, found {weights}"
+                )
+        return LinearMethod(
+            name=type(self).__name__, alpha=alpha, fit_intercept=flag, bands=bands, band_weights=weights
+        )
 
     def _columns(self) -> RowChoice:
         return RowChoice()
@@ -141,12 +205,24 @@ class Ridge(_Linear):
     alpha : float ≥ 0, array (c,), "cv", "cv-per-target" or "gcv", default 1
         Ridge penalty, one for each target if it is an array. Names: chosen from the sums of the fit (`alpha_`), as in
         `KernelRidge`.
+    bands : array (d,) or None
+        The band of each column, numbers or names. Bands with weights w are banded ridge regression, with the kernel
+        Σ w XXᵀ over the bands X of the columns, or the penalty α/w of each.
+    band_weights : array (b,) or (k, b), or None
+        The weight ≥ 0 of each band, in sorted order of the bands. (k, b): folds choose a row, by "cv" for all targets,
+        by "cv-per-target" for each, from the sums of the same sweep.
     fit_intercept : bool, default True
     verbose : as in `KernelRidge`
 
     Attributes
     ----------
     coef_, intercept_, statistics_, training_mse_, alpha_ : as in `LinearRegression`
+    band_weights_ : (b,) or (c, b)
+        The weights of the solution, or None.
+
+    References
+    ----------
+    Nunez-Elizalde, Huth & Gallant (NeuroImage 2019).
 
     Examples
     --------
@@ -157,8 +233,14 @@ class Ridge(_Linear):
 
     _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         **PENALTIES,
+        "bands": ["array-like", None],
+        "band_weights": ["array-like", None],
         "fit_intercept": ["boolean"],
         "verbose": ["verbose"],
     }
 
     alpha: float | str | ArrayLike = 1.0
+    _: KW_ONLY
+    bands: ArrayLike | None = None
+    band_weights: ArrayLike | None = None
+    band_weights_ = Fitted[Array]("solution.band_weights")

@@ -679,8 +679,11 @@ def _by_coordinates(members: list[Candidate]) -> list[list[int]]:
     """Group the positions of candidates that are ridge in the same coordinates, with or without an intercept."""
     groups: dict[object, list[int]] = {}
     for place, candidate in enumerate(members):
-        method, flag = candidate.method, candidate.solve_settings.fit_intercept
-        key = method.whitens, flag, method.graph.manifold, getattr(method, "view_alpha", None)
+        method, settings = candidate.method, candidate.solve_settings
+        key = (
+            *(method.whitens, method.graph.manifold, getattr(method, "view_alpha", None)),
+            *(settings.fit_intercept, settings.band_weights),
+        )
         groups.setdefault(key, []).append(place)
     return list(groups.values())
 

@@ -137,16 +137,14 @@ def least_norm(null: Array, w: Array, scale: Array, squares: Callable[[Array], f
     return np.asarray(least if same else v)
 
 
-def _errors(
-    scaled: Reduced, factor: Factor, w: Array, rounding: _Rounding, error: Array, predicted_squares: Array
-) -> Errors:
+def _errors(scaled: Reduced, factor: Factor, w: Array, rounding: _Rounding, error: Array, squares: Array) -> Errors:
     """Estimate the error of predictions by rounding of the moments, relative to their norm about the mean.
 
     Moments of columns of lengths l have rounding errors E of size ε lᵢlⱼ and δ of size ε lᵢ‖y‖, so that H⁻¹(δ − Ew)
     is the image of independent entries of variances ε² lᵢ²(‖y‖² + Σ lⱼ²wⱼ²). `error` (c,) is that of training,
-    `predicted_squares` (c,) are ‖predictions‖² about the mean.
+    `squares` (c,) are ‖predictions‖².
     """
-    predicted, targets = float(predicted_squares.sum()), float(rounding.moments.q.sum())
+    predicted, targets = float(squares.sum()), float(rounding.moments.q.sum())
     left, rows = float(error.sum()), max(float(rounding.moments.rows), 1.0)
     missed = [_missed(scaled, factor, rounding, stored) for stored in (rounding.stored, 0 * rounding.stored)]
     # along a direction of noise least squares explains a chance share of the residual

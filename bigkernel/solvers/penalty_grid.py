@@ -9,9 +9,10 @@ Shapes: p columns of the map, r coordinates, c targets, k candidates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
+from itertools import islice
 
 import numpy as np
 
@@ -37,12 +38,14 @@ class Coordinates:
     """Coordinates φ' = Bᵀ(Tᵀφ) in which a method is ridge, of a whitening T (p×r) and a basis B (r×s), both optional.
 
     Where they are ranked, a candidate may use the first s alone. `blocks` are ranges of them of which GCV chooses one;
-    the last is preferred. With `origin` (p,) they are the rows themselves, whose moments are about this point.
+    the last is preferred. With `origin` (p,) they are the rows themselves, times `scale` (p,) if there is one, whose
+    moments are about this point.
     """
 
     whitening: Whitening | None = None
     basis: Array | None = None
     origin: Array | None = None
+    scale: Array | None = None
     blocks: tuple[Block, ...] = ()
 
     @property
@@ -52,6 +55,8 @@ class Coordinates:
 
     def reduce(self, moments: Moments) -> Moments:
         """Transform moments to these coordinates."""
+        if (D := self.scale) is not None:
+            return replace(moments, G=D[:, None] * moments.G * D, C=D[:, None] * moments.C, s=D * moments.s)
         if self.whitening is not None:
             moments = reduce_moments(moments, self.whitening)
         if self.basis is not None:
@@ -67,6 +72,8 @@ class Coordinates:
 
     def expand(self, w: Array) -> Array:
         """Return the coefficients over the columns of the map, (p, c), of weights w (r, c)."""
+        if self.scale is not None:
+            return np.asarray(self.scale[:, None] * w)
         w = w if self.basis is None else self.basis @ w
         return w if self.whitening is None else self.whitening.expand(w)
 
@@ -83,26 +90,22 @@ class Coordinates:
         self, train: Moments, grid: Sequence[SolveSettings], estimate: RoundingEstimate | None = None
     ) -> Iterator[Fits]:
         """Solve for every candidate from moments in these coordinates, and yield some of them at a time."""
-        solve = (
-            self._fit_rows(train)
-            if self.origin is not None
-            else solver_of(train, self.condition, estimate, shared=len(grid) >= SHARED)
+        shared = len(grid) >= SHARED
+        each = (
+            candidates(train, grid, self.condition, estimate, shared=shared)
+            if self.origin is None
+            else (self._of_rows(train, grid))
         )
-        step = max(1, _NUMBERS // max(train.C.size, 1))
-        for start in range(0, len(grid), step):
-            yield _stack(map(solve, grid[start : start + step]))
+        while some := [*islice(each, max(1, _NUMBERS // max(train.C.size, 1)))]:
+            weights, intercepts, errors = zip(*some, strict=True)
+            yield np.stack(weights), np.stack(intercepts), list(errors)
 
-    def _fit_rows(self, train: Moments) -> Callable[[SolveSettings], Fit]:
-        """Return what solves for the rows themselves."""
-        assert self.origin is not None
-        origin = self.origin
-
-        def solve(settings: SolveSettings) -> Fit:
+    def _of_rows(self, train: Moments, grid: Sequence[SolveSettings]) -> Iterator[Fit]:
+        for settings in grid:
+            assert self.origin is not None
             flag, noted = settings.fit_intercept, SolveDiagnostics()
-            w, b, *_ = linear_fit(train, origin, settings.alpha, fit_intercept=flag, diagnostics=noted)
-            return w, b, noted.errors
-
-        return solve
+            w, b, *_ = linear_fit(train, self.origin, settings.alpha, fit_intercept=flag, diagnostics=noted)
+            yield w, b, noted.errors
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,8 @@ class SolveSettings:
     block: Block | None = None  # of the coordinates; None: all
     weighting: str = ""  # of classes; all candidates must agree
     by_direction: bool = False  # each direction has a penalty besides α, so that there is no GCV
+    by_target: bool = False  # folds choose for each target by itself
+    band_weights: tuple[float, ...] = ()  # of coordinates, see `LinearMethod`
 
     def columns(self, width: int) -> slice[int, int, None]:
         """Return the coordinates of a candidate, of `width`."""
@@ -168,20 +173,8 @@ def candidates(
     estimate: RoundingEstimate | None = None,
     *,
     shared: bool = False,
-) -> Fits:
-    """Solve for weights (k, r, c) and intercepts (k, c) of every candidate; see `solver_of`."""
-    return _stack(map(solver_of(train, condition, estimate, shared=shared), grid))
-
-
-def _stack(fits: Iterable[Fit]) -> Fits:
-    weights, intercepts, errors = zip(*fits, strict=True)
-    return np.stack(weights), np.stack(intercepts), list(errors)
-
-
-def solver_of(
-    train: Moments, condition: float = 1.0, estimate: RoundingEstimate | None = None, *, shared: bool = False
-) -> Callable[[SolveSettings], Fit]:
-    """Return what solves for a candidate from moments in its coordinates.
+) -> Iterator[Fit]:
+    """Solve for every candidate from moments in their coordinates, one by one.
 
     Errors of predictions are estimated where the errors of the moments are known. The bits of a candidate depend on
     `shared` (see `RidgeSystem`), not on the other candidates.
@@ -189,10 +182,10 @@ def solver_of(
     r, c = train.C.shape
     # candidates of the same columns and intercept share a system and its factors
     systems: dict[tuple[bool, int, int], RidgeSystem] = {}
-    centred = cache(lambda flag: centre(train, fit_intercept=flag))
-
-    def solve(settings: SolveSettings) -> Fit:
-        moments, columns, weights = centred(settings.fit_intercept), settings.columns(r), np.zeros((r, c))
+    centred = {flag: centre(train, fit_intercept=flag) for flag in {p.fit_intercept for p in grid}}
+    for settings in grid:
+        moments = centred[settings.fit_intercept]
+        columns, weights = settings.columns(r), np.zeros((r, c))
         if (key := (settings.fit_intercept, columns.start, columns.stop)) not in systems:
             systems[key] = RidgeSystem(
                 _select(moments, settings), float(train.rows), condition, estimate, shared=shared
@@ -202,9 +195,7 @@ def solver_of(
             alpha = gcv.of_system(system, fit_intercept=settings.fit_intercept).best()
         (w,) = by_penalty(alpha, c, noted, partial(_solve, system))
         weights[columns] = w
-        return weights, moments.target_mean - moments.mean[columns] @ w, noted.errors
-
-    return solve
+        yield weights, moments.target_mean - moments.mean[columns] @ w, noted.errors
 
 
 def _solve(system: RidgeSystem, alpha: float, columns: Index, noted: SolveDiagnostics) -> tuple[Array]:

@@ -46,6 +46,7 @@ METHODS = {
     "artl": (bk.ARTLClassifier(sharpness=4.0, n_rounds=2, **GIVEN), CODES),
     "least squares": (bk.LinearRegression(), y),
     "ridge": (bk.Ridge(2.0), y),
+    "bands": (bk.Ridge(2.0, bands=np.arange(D) % 2, band_weights=[0.3, 1.0]), y),
 }
 STREAMED = [name for name in METHODS if "exact" not in name]
 SUMMED = [name for name in STREAMED if hasattr(METHODS[name][0], "partial_fit")]

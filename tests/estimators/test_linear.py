@@ -3,11 +3,15 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from peers import peer, split_scores
 from rounding import catch_warnings_of, precise_ridge
 from sklearn import linear_model
+from sklearn.model_selection import KFold
 
-from bigkernel import LinearRegression, Ridge
-from bigkernel.errors import AccuracyWarning
+from bigkernel import LinearRegression, Ridge, SweepSearchCV, load_model, save_model
+from bigkernel.errors import AccuracyWarning, ConfigError, DataError
+from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
+from bigkernel.streaming.chunk import Chunk
 
 rng = np.random.default_rng(20101231)
 N, D = 130, 5
@@ -113,3 +117,75 @@ def test_a_constant_column_in_any_unit_fits_the_mean(unit):
 def test_an_offset_does_not_change_the_penalty_of_gcv(offset):
     near, far = Ridge("gcv").fit(X, y), Ridge("gcv").fit(X + offset, y)
     assert far.alpha_ == pytest.approx(near.alpha_, rel=1e-4)
+
+
+BANDS, BAND_WEIGHTS = np.array(["b", "a", "b", "a", "a"]), rng.dirichlet([1, 1], 6)
+NUMBER = (BANDS == "b") * 1
+
+
+@pytest.mark.parametrize("larger", [1.0, 1e8], ids=["moments", "qr"])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("weights", [[0.3, 0.7], [1.0, 0.0], [1e-6, 4.0]])
+def test_bands_are_columns_times_the_roots_of_their_weights(weights, fit_intercept, larger, tmp_path):
+    rows, scale = np.vstack([larger * X[:1], X[1:]]), np.sqrt(weights)[NUMBER]
+    model = Ridge(2.0, bands=BANDS, band_weights=weights, fit_intercept=fit_intercept).fit(rows, Y)
+    expected = Ridge(2.0, fit_intercept=fit_intercept).fit(rows * scale, Y)
+    assert_allclose(model.predict(X), expected.predict(X * scale), atol=1e-9 if larger == 1 else 1e-5)
+    assert_allclose(model.training_mse_, expected.training_mse_, rtol=1e-5)
+    assert model.fit_report()["sums"] == expected.fit_report()["sums"]
+    save_model(model, tmp_path / "m")
+    assert_allclose(load_model(tmp_path / "m").band_weights_, weights)
+    rows, more = np.vstack([X, X]), np.vstack([Y, Y])
+    twice = Ridge(4.0, bands=BANDS, band_weights=weights, fit_intercept=fit_intercept).fit(X, Y).partial_fit(X, Y)
+    assert_allclose(
+        twice.predict(X), Ridge(4.0, fit_intercept=fit_intercept).fit(rows * scale, more).predict(X * scale)
+    )
+
+
+@pytest.mark.parametrize("rule", ["cv", "cv-per-target"])
+def test_folds_choose_the_weights_of_bands(rule):
+    many = np.column_stack([X @ [9, 0, 9, 0, 0], X @ [0, 9, 0, 9, 9]]) + 9 * rng.normal(size=(N, 2))
+    model = Ridge(rule, bands=BANDS, band_weights=BAND_WEIGHTS).fit(X, many)
+    fold = HeldOutFolds(FOLDS - 1).of(Chunk(X)) % FOLDS
+    errors = np.zeros((len(BAND_WEIGHTS), 2))
+    alphas = []
+    for place, weights in enumerate(BAND_WEIGHTS):
+        rows = X * np.sqrt(weights)[NUMBER]
+        alphas.append(np.broadcast_to(Ridge(rule).fit(rows, many).alpha_, 2))
+        for held in range(FOLDS):
+            dense = linear_model.Ridge(alphas[-1]).fit(rows[fold != held], many[fold != held])
+            left = ((dense.predict(rows[fold == held]) - many[fold == held]) ** 2).mean(axis=0)
+            errors[place] += (fold == held).mean() * left / many[fold != held].var(axis=0)
+    best = errors.argmin(axis=0) if rule == "cv-per-target" else np.repeat(errors.sum(axis=1).argmin(), 2)
+    assert_allclose(np.broadcast_to(model.band_weights_, (2, 2)), BAND_WEIGHTS[best])
+    assert_allclose(np.broadcast_to(model.alpha_, 2), np.array(alphas)[best, [0, 1]])
+    for k, place in enumerate(best):
+        scale = np.sqrt(BAND_WEIGHTS[place])[NUMBER]
+        dense = linear_model.Ridge(alphas[place][k]).fit(X * scale, many[:, k])
+        assert_allclose(model.predict(X)[:, k], dense.predict(X * scale), atol=1e-9)
+
+
+def test_a_search_compares_weights_of_bands_from_one_sweep():
+    cv, grid = KFold(3, shuffle=True, random_state=0), {"band_weights": list(BAND_WEIGHTS[:3]), "alpha": [0.1, 10.0]}
+    model = Ridge(bands=BANDS)
+    ours, theirs = SweepSearchCV(model, grid, cv=cv).fit(X, Y), peer(model, grid, X, Y, cv=cv)
+    assert ours.plan_.count == 1
+    assert_allclose(split_scores(ours), split_scores(theirs), atol=1e-10)
+    assert_allclose(ours.predict(X), theirs.predict(X), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "settings, error, message",
+    [
+        ({"bands": [0, 1], "band_weights": [1, 1]}, DataError, "band of each of 5 columns, found 2"),
+        ({"bands": BANDS}, ConfigError, "weights ≥ 0 of 2 bands"),
+        ({"bands": BANDS, "band_weights": [1, 2, 3]}, ConfigError, "weights ≥ 0 of 2 bands"),
+        ({"bands": BANDS, "band_weights": [1, -1]}, ConfigError, "weights ≥ 0 of 2 bands"),
+        ({"bands": BANDS, "band_weights": BAND_WEIGHTS}, ConfigError, "with alpha='cv' also several rows"),
+    ],
+)
+def test_invalid_bands_are_refused(settings, error, message):
+    with pytest.raises(error, match=message):
+        Ridge(**settings).fit(X, Y)
+    with pytest.raises(ConfigError, match="one weight of each band in a search"):
+        SweepSearchCV(Ridge(bands=BANDS), {"band_weights": [BAND_WEIGHTS], "alpha": ["cv"]}).fit(X, Y)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from peers import moments_of
 
-from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings, candidates, squared_errors, total_spread
+from bigkernel.solvers import penalty_grid
+from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings, squared_errors, total_spread
 from bigkernel.solvers.ridge import RoundingEstimate
 from bigkernel.solvers.whitening import whiten
 
@@ -22,6 +23,11 @@ WEIGHT = np.where(rng.uniform(size=N) > 0.1, rng.uniform(0, 2, N), 0)
 X = rng.normal(size=(N, 3))
 Z = X[:12] + 0.02
 B, CORE = reference.gaussian(X, Z, 0.8), reference.gaussian(Z, Z, 0.8)
+
+
+def candidates(*given, **options):
+    weights, intercepts, errors = zip(*penalty_grid.candidates(*given, **options), strict=True)
+    return np.array(weights), np.array(intercepts), list(errors)
 
 
 def squares(values, Y, weight=None):

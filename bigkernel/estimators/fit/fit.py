@@ -18,7 +18,6 @@ from bigkernel.engine.executor import EndedEarly
 from bigkernel.errors import ConfigError, DataError, PlanTooLargeError
 from bigkernel.estimators.fit.basis import BasisChoice, LandmarkBasis, RowChoice
 from bigkernel.estimators.fit.calibration import calibrate
-from bigkernel.estimators.fit.folds import choose_by_folds
 from bigkernel.estimators.fit.graph import Graph
 from bigkernel.estimators.fit.method import (
     Method,
@@ -30,7 +29,6 @@ from bigkernel.estimators.fit.method import (
     skipped,
     solve,
     sum_up,
-    with_choice,
 )
 from bigkernel.estimators.fit.precision import (
     Finer,
@@ -104,7 +102,7 @@ def fit_sums(method: Method[R, S], data: Training, basis: Columns, *, choose: bo
             solved.diagnostics.notes.append(f"{finer.reason}, and {finer.remedy} does not fit in memory: {error}")
             break
     # R with RᵀR = [B, Y]ᵀ[B, Y], where squares lose too much
-    solved, report = refit_by_qr(method, data, solved, sums, notes)
+    solved, report = refit_by_qr(chosen, data, solved, sums, notes)
     # what the method does with a first solution, such as rounds of pseudo-labels, and the warnings of its solve
     fit = method.finish(solved, data, {**report, "swept_again": notes} if report else {})
     # probabilities, from values of f at rows that were held out
@@ -181,8 +179,7 @@ def choose_on_folds(method: Method[R, S], problem: Problem) -> tuple[Method[R, S
     if not chosen_by_folds(method.alpha):
         return method, False
     with spent("solve"), solving(method):
-        choice = choose_by_folds(method, problem)
-    return with_choice(method, choice), choice.unresolved
+        return method.choose(problem)
 
 
 def refit_by_qr(
@@ -197,7 +194,6 @@ def refit_by_qr(
     if factored is None:
         return solved, sums.report
     problem, report = factored
-    method = resolved(method, solved.solution) if chosen_by_folds(method.alpha) else method
     return solve(method, problem, sums.whitening, sums.diagnostics), report
 
 

@@ -137,9 +137,9 @@ class Part(NamedTuple):
     tests: list[Moments]
     estimate: RoundingEstimate | None = None  # of the training moments
 
-    def judge(self, grid: Sequence[SolveSettings], inputs: Inputs, *, by_target: bool) -> list[Judged | None]:
+    def judge(self, grid: Sequence[SolveSettings], inputs: Inputs) -> list[Judged | None]:
         """Fit all candidates without the folds, and test them on each; None where there is nothing to do so."""
-        train = self.train
+        train, by_target = self.train, grid[0].by_target
         if not train.n > 0:
             return [None] * len(self.tests)
         # each target counts by its own variance, and classes by their frequency
@@ -169,12 +169,9 @@ class PartOf(Protocol):
 
 
 class Judged(NamedTuple):
-    """Mean squared errors of candidates on a fold, its weight, and by how much rounding may move their roots.
+    """Mean squared errors of candidates on a fold, its weight, and by how much rounding may move their roots."""
 
-    Errors are (k, c) by target, or (k, 1) of all targets together.
-    """
-
-    errors: Array
+    errors: Array  # (k, c) by target, or (k, 1) of all together
     weight: float
     unsure: Array
 
@@ -183,6 +180,7 @@ class Choice(NamedTuple):
     """A penalty, the position of the block of coordinates it belongs to, and whether a smaller one was unresolved."""
 
     alpha: Penalties
+    error: Array  # (1,), or (c,) by target: the mean over folds
     block: int
     unresolved: bool  # rounding hides how well it would predict
 
@@ -208,15 +206,14 @@ def choose_in_search(
     first = part_of(*pairs[0])
     grid = _grid(asked, first.train, first.coordinates.blocks)
     beside = max(1, _PAIR_BYTES // (64 * problem.basis.width**2))  # sums of three groups, twice, and coordinates
-    by_target = asked.alpha == PER_TARGET
-    judged = [first.judge(grid, problem.inputs, by_target=by_target)]
+    judged = [first.judge(grid, problem.inputs)]
     for start in range(1, len(pairs), beside):
         some = pairs[start : start + beside]
-        judged += pool.map(lambda pair: part_of(*pair).judge(grid, problem.inputs, by_target=by_target), some)
+        judged += pool.map(lambda pair: part_of(*pair).judge(grid, problem.inputs), some)
     choices = []
     for fold in range(folds.count):
         others = [on[pair[0] == fold] for pair, on in zip(pairs, judged, strict=True) if fold in pair]
-        choices.append(_least(grid, others, first.coordinates.blocks, by_target=by_target))
+        choices.append(_least(grid, others, first.coordinates.blocks))
     return choices
 
 
@@ -278,19 +275,16 @@ def choose(parts: Iterable[Part], asked: SolveSettings, inputs: Inputs) -> Choic
     """Choose the penalty, and the block of coordinates, by the squared errors of held-out folds (`first_as_good`)."""
     grid, judged = list[SolveSettings](), list[Judged | None]()
     blocks: tuple[Block, ...] = ()
-    by_target = asked.alpha == PER_TARGET
     for part in parts:
         # all candidates are fitted without the fold, and tested on it
         if part.train.n > 0:
             blocks = part.coordinates.blocks
             grid = grid or _grid(asked, part.train, blocks)
-            judged += part.judge(grid, inputs, by_target=by_target)
-    return _least(grid, judged, blocks, by_target=by_target)
+            judged += part.judge(grid, inputs)
+    return _least(grid, judged, blocks)
 
 
-def _least(
-    grid: list[SolveSettings], judged: Sequence[Judged | None], blocks: Sequence[Block], *, by_target: bool
-) -> Choice:
+def _least(grid: list[SolveSettings], judged: Sequence[Judged | None], blocks: Sequence[Block]) -> Choice:
     """Return the candidate of a grid, or one for each target, that is the simplest as good as the best of them.
 
     Candidates that rounding may change by more than their error are left out.
@@ -310,17 +304,16 @@ def _least(
     better = first_as_good(pairs, share, np.ones(pairs.shape[1:], bool)) == 1
     unresolved = bool((better & ~np.take_along_axis(sure, smaller[None], axis=0)[0]).any())
     # targets of a choice of their own have one block
-    alpha = alphas if by_target else float(alphas[0])
-    return Choice(alpha, max(len(blocks), 1) - 1 - int(passed[0]), unresolved)
+    alpha, error = alphas if grid[0].by_target else float(alphas[0]), share @ pairs[:, 0] / share.sum()
+    return Choice(alpha, error, max(len(blocks), 1) - 1 - int(passed[0]), unresolved)
 
 
 def _grid(asked: SolveSettings, train: Moments, blocks: Sequence[Block]) -> list[SolveSettings]:
     """Return settings from the simplest on: of the last block first, and of the largest penalty."""
     size = float(np.trace(train.G)) - float(train.s @ train.s) / float(train.n) * asked.fit_intercept
     alphas = _PENALTIES * max(size, 1e-300)
-    return [
-        replace(asked, alpha=float(alpha), block=block) for block in reversed(blocks or (None,)) for alpha in alphas
-    ]
+    own = replace(asked, by_target=asked.alpha == PER_TARGET)
+    return [replace(own, alpha=float(alpha), block=block) for block in reversed(blocks or (None,)) for alpha in alphas]
 
 
 def first_as_good(errors: Array, weights: Array, usable: Array) -> Array:

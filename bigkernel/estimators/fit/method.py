@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Generic, TypeVar, cast
+from typing import ClassVar, Generic, Self, TypeVar, cast
 
 from bigkernel.engine.executor import Look
 from bigkernel.engine.sweep import plan_sweep
 from bigkernel.errors import ConfigError
 from bigkernel.estimators.fit.basis import BasisChoice, RowChoice
-from bigkernel.estimators.fit.folds import Choice, keep_folds, with_folds
+from bigkernel.estimators.fit.folds import Choice, choose_by_folds, keep_folds, with_folds
 from bigkernel.estimators.fit.graph import NO_GRAPH, Graph
 from bigkernel.estimators.fit.precision import (
     Alpha,
@@ -138,6 +138,11 @@ class Method(Generic[R, S]):
         `whitening` is that of the basis, if known.
         """
         raise TypeError(f"{self.name} has no coordinates")
+
+    def choose(self, problem: Problem) -> tuple[Self, bool]:
+        """Return the method with what folds choose, and whether rounding hides a better choice."""
+        choice = choose_by_folds(self, problem)
+        return with_choice(self, choice), choice.unresolved
 
     # -- around sums and their solve -----------------------------------------------------------------------------------
 

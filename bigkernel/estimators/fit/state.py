@@ -191,9 +191,13 @@ class IterativeSolution(RidgeSolution):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LinearSolution(RidgeSolution):
-    """A solution with the `level` (c,) of predictions at the point that rows were summed about."""
+    """A solution with the `level` (c,) of predictions at the point that rows were summed about.
+
+    `band_weights` are those of bands of columns, (b,) or (c, b), if there are any.
+    """
 
     level: Array
+    band_weights: Array | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
