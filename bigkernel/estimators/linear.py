@@ -16,7 +16,7 @@ from bigkernel.arrays import Array, Index
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import Regressor, parameters
 from bigkernel.estimators.fit.basis import RowChoice
-from bigkernel.estimators.fit.folds import choose_by_folds
+from bigkernel.estimators.fit.folds import Choice
 from bigkernel.estimators.fit.method import Method
 from bigkernel.estimators.fit.precision import r_factor_of
 from bigkernel.estimators.fit.state import Columns, Fitted, LinearSolution, Problem, Report, RowBasis
@@ -33,15 +33,12 @@ from bigkernel.streaming.plan import Accumulator
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LinearMethod(Method[Whitening, LinearSolution]):
-    """Least squares on the rows themselves, about a point near their mean, with a penalty or none.
-
-    `bands` (d,) of columns count by their `band_weights`: (b,), (k, b) of which folds choose, or (c, b) once chosen.
-    """
+    """Least squares on the rows themselves, about a point near their mean, with a penalty or none."""
 
     has_formula: ClassVar[bool] = True
     fit_intercept: bool
-    bands: Array | None = None
-    band_weights: Array | None = None
+    bands: Array | None = None  # (d,) the number of the band of each column
+    band_weights: Array | None = None  # (b,); (k, b) of which folds choose; (c, b) if chosen for each target
 
     def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
         if self.bands is not None and len(self.bands) != basis.width:
@@ -52,7 +49,7 @@ class LinearMethod(Method[Whitening, LinearSolution]):
         assert isinstance(problem.basis, RowBasis)
         shift, flag, weights = problem.basis.shift, self.fit_intercept, self.band_weights
         if weights is None or weights.ndim == 1:
-            coef, level, error, alpha = self._solve_some(problem, ALL, diagnostics)
+            coef, level, error, alpha = self._fit(problem, ALL, diagnostics)
         else:
             # targets of the same weights together
             each, which = np.unique(weights, axis=0, return_inverse=True)
@@ -60,7 +57,7 @@ class LinearMethod(Method[Whitening, LinearSolution]):
 
             def solve(place: float, targets: Index, noted: SolveDiagnostics) -> tuple[Array, ...]:
                 own = replace(self, alpha=alpha[targets], band_weights=each[int(place)])
-                return own._solve_some(problem, targets, noted)[:3]
+                return own._fit(problem, targets, noted)[:3]
 
             coef, level, error = by_penalty(which.ravel().astype(float), len(weights), diagnostics, solve)
         if flag:
@@ -76,35 +73,31 @@ class LinearMethod(Method[Whitening, LinearSolution]):
             band_weights=weights,
         )
 
-    def _solve_some(
-        self, problem: Problem, targets: Index, diagnostics: SolveDiagnostics
-    ) -> tuple[Array, Array, Array, Penalties]:
+    def _fit(self, problem: Problem, targets: Index, noted: SolveDiagnostics) -> tuple[Array, Array, Array, Penalties]:
         """Return coefficients, level and squared errors of some targets, and their penalties."""
         to, flag, alpha = self.coordinates(problem, 0), self.fit_intercept, penalty_of(self.alpha)
         assert to.origin is not None
         if problem.r_factor is None:
             sums = to.reduce((problem if flag else problem.of_targets()).moments)
             own = replace(sums, C=sums.C[:, targets], t=sums.t[targets], q=sums.q[targets])
-            v, level, error, alpha = linear_fit(own, to.origin, alpha, fit_intercept=flag, diagnostics=diagnostics)
+            v, level, error, alpha = linear_fit(own, to.origin, alpha, fit_intercept=flag, diagnostics=noted)
         else:
-            d, R = len(to.origin), r_factor_of(problem, fit_intercept=flag)
-            columns = R[:, 1 : 1 + d] if to.scale is None else R[:, 1 : 1 + d] * to.scale
-            R, rows = np.hstack([R[:, :1], columns, R[:, 1 + d :][:, targets]]), problem.statistics["rows"].sum()
-            v, level, error, alpha = linear_ridge_of(
-                R, to.origin, alpha, fit_intercept=flag, rows=float(rows), diagnostics=diagnostics
-            )
+            n, d, R = float(problem.statistics["rows"].sum()), len(to.origin), r_factor_of(problem, fit_intercept=flag)
+            columns = R[:, 1 : 1 + d] * (1.0 if to.scale is None else to.scale)
+            R = np.hstack([R[:, :1], columns, R[:, 1 + d :][:, targets]])
+            v, level, error, alpha = linear_ridge_of(R, to.origin, alpha, fit_intercept=flag, rows=n, diagnostics=noted)
         return to.expand(v), level, error, alpha
 
-    def choose(self, problem: Problem) -> tuple[Self, bool]:
+    def choose(self, problem: Problem) -> tuple[Self, Choice | None]:
         if self.band_weights is None or self.band_weights.ndim == 1:
             return super().choose(problem)
-        choices = [choose_by_folds(replace(self, band_weights=one), problem) for one in self.band_weights]
+        choices = [one for w in self.band_weights if (one := replace(self, band_weights=w).choose(problem)[1])]
         # the weights whose best penalty has the least error, for each target or for all
-        best = np.argmin([choice.error for choice in choices], axis=0)
-        alphas = np.array([choice.alpha for choice in choices]).reshape(len(choices), -1)
-        alpha, weights = alphas[best, np.arange(len(best))], self.band_weights[best]
+        errors, alphas = np.array([one.error for one in choices]), np.array([one.alpha for one in choices])
+        best = errors.argmin(axis=0)
+        alpha, weights = alphas.reshape(errors.shape)[best, np.arange(len(best))], self.band_weights[best]
         own = replace(self, alpha=alpha, band_weights=weights if len(best) > 1 else weights[0])
-        return own, any(choice.unresolved for choice in choices)
+        return own, Choice(alpha, errors.min(axis=0), 0, any(one.unresolved for one in choices))
 
     def solve_settings(self) -> SolveSettings:
         if self.band_weights is not None and self.band_weights.ndim > 1:
@@ -132,20 +125,17 @@ class _Linear(Regressor):
     shift_ = Fitted[Array]("basis.shift")
 
     def _method(self) -> LinearMethod:
-        alpha, flag = getattr(self, "alpha", 0.0), bool(self.fit_intercept)
+        name, alpha, flag = type(self).__name__, getattr(self, "alpha", 0.0), bool(self.fit_intercept)
         bands, weights = getattr(self, "bands", None), getattr(self, "band_weights", None)
         if bands is not None or weights is not None:
             names, bands = np.unique(np.asarray(bands), return_inverse=True)
-            weights = np.asarray(weights, np.float64)
-            shapes = [(len(names),), (len(weights), len(names))][: 1 + chosen_by_folds(alpha)] if weights.ndim else []
-            if weights.shape not in shapes or not (np.isfinite(weights) & (weights >= 0)).all():
+            weights = np.atleast_1d(np.asarray(weights, np.float64))
+            fits = weights.ndim <= 1 + chosen_by_folds(alpha) and weights.shape[-1] == len(names)
+            if not fits or not (np.isfinite(weights) & (weights >= 0)).all():
                 raise ConfigError(
-                    f"band_weights: expected finite weights ≥ 0 of {len(names)} bands, with alpha='cv' also several "
-                    f"rows of them, found {weights}"
+                    f"band_weights: expected weights ≥ 0 of {len(names)} bands (or rows with 'cv'), found {weights}"
                 )
-        return LinearMethod(
-            name=type(self).__name__, alpha=alpha, fit_intercept=flag, bands=bands, band_weights=weights
-        )
+        return LinearMethod(name=name, alpha=alpha, fit_intercept=flag, bands=bands, band_weights=weights)
 
     def _columns(self) -> RowChoice:
         return RowChoice()
@@ -207,7 +197,7 @@ class Ridge(_Linear):
         `KernelRidge`.
     bands : array (d,) or None
         The band of each column, numbers or names. Bands with weights w are banded ridge regression, with the kernel
-        Σ w XXᵀ over the bands X of the columns, or the penalty α/w of each.
+        Σ w XXᵀ over the bands X of the columns, or penalties α/w (Nunez-Elizalde, Huth & Gallant, NeuroImage 2019).
     band_weights : array (b,) or (k, b), or None
         The weight ≥ 0 of each band, in sorted order of the bands. (k, b): folds choose a row, by "cv" for all targets,
         by "cv-per-target" for each, from the sums of the same sweep.
@@ -218,11 +208,7 @@ class Ridge(_Linear):
     ----------
     coef_, intercept_, statistics_, training_mse_, alpha_ : as in `LinearRegression`
     band_weights_ : (b,) or (c, b)
-        The weights of the solution, or None.
-
-    References
-    ----------
-    Nunez-Elizalde, Huth & Gallant (NeuroImage 2019).
+        The weights of the solution.
 
     Examples
     --------

@@ -332,8 +332,7 @@ class KernelRidge(Regressor, LandmarkEstimator):
         whose error the folds do not tell from the least; "cv-per-target": one for each target. It takes five m×m sums
         more, and excludes `partial_fit`, `refit`, `with_landmarks` and "cg". "gcv": by generalised cross-validation
         from the sums of all rows, which is cheaper, but wrong where some rows have far more leverage than others
-        (`PenaltyWarning`); not with "cg". A row with a weight counts as one row, as in scikit-learn's RidgeCV: another
-        unit of the weights changes nothing.
+        (`PenaltyWarning`); not with "cg". A row with a weight counts as one row, as in scikit-learn's RidgeCV.
     n_landmarks : int or None
         None: exact, n×n in memory. m: Nyström, one sweep over the rows and an m×m solve. With fewer rows, all of them
         become landmarks, with a warning; `partial_fit` refuses so few first rows, as later ones never become landmarks.

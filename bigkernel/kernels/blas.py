@@ -89,8 +89,9 @@ def syrk(block: Array, out: Array, *, accumulate: bool) -> None:
         for i in range(0, r, step := -(-r // DEVICE_PANELS)):
             out[i : min(i + step, r), i:] += block[:, i : min(i + step, r)].T @ block[:, i:]
         return
-    fits = out.ndim == 2 and r <= p == out.shape[1]
-    if not (block.flags.c_contiguous and out.flags.c_contiguous and fits and out.dtype == block.dtype):
+    if not (
+        block.flags.c_contiguous and out.flags.c_contiguous and r <= p == out.shape[1] and out.dtype == block.dtype
+    ):
         raise ValueError(
             f"syrk: expected C-contiguous (b, p) and (r, p), r ≤ p, of one dtype, found {block.shape}, {out.shape}"
         )

@@ -108,13 +108,23 @@ def doubtful(results: Mapping[str, Array]) -> Array:
     return np.asarray(results["prediction_error"] > ENOUGH)
 
 
-def choose(results: Mapping[str, Array], label: str, everyone: Sequence[Candidate], *, one_standard_error: bool) -> int:
+def choose(
+    results: Results, label: str, everyone: Sequence[Candidate], *, one_standard_error: bool, given: int | None
+) -> int:
     """Return the index of the best candidate, or of the simplest one within a standard error of it.
 
-    Of candidates that differ only by rounding, the simplest one is taken too.
+    Of candidates that differ only by rounding, the simplest one is taken too. The candidate `given` is left only for
+    one whose score is larger by a standard error of the difference over splits, and by half the standard deviation of
+    the scores of all candidates.
     """
     mean, error = results[f"mean_test_{label}"], results[f"sem_test_{label}"]
     best = int(results[f"rank_test_{label}"].argmin())
+    if given is not None:
+        splits = [name for name in results if name.startswith("split") and name.endswith(f"_test_{label}")]
+        gains = np.array([results[name][best] - results[name][given] for name in splits])
+        spread = gains.std(ddof=1) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
+        if not gains.mean() > max(spread, mean.std() / 2):
+            return given
     slack = error[best] if one_standard_error else _TIE * abs(mean[best])
     ended = results.get("converged", np.ones(len(mean), bool))
     near = np.flatnonzero((mean >= mean[best] - slack) & (ended if ended[best] else True))

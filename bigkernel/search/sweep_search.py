@@ -106,6 +106,8 @@ class SweepSearchCV(CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator):
         model that predicts only the test rows, and X only if rows are in memory. A dict maps names to scores. Scores
         use `sample_weight`, those of functions if they take it, but not class_weight, which squared errors then take
         the sweep of predictions for; "neg_gcv" alone includes it. "balanced" refers to all labelled rows.
+        "mutual-information" and "importance-weighted", of a target without labels, keep the estimator as it is, which
+        is a candidate too, unless a gain exceeds its standard error and half the deviation of all candidates' scores.
     refit : bool or str
         Whether to fit `best_estimator_` (without a sweep if its moments were kept; by "cg" starting at the solutions of
         its folds), and the score to choose it by if there are several.
@@ -182,6 +184,11 @@ class SweepSearchCV(CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator):
         if any(is_classifier(candidate.last) != classifier for candidate in everyone):
             raise ConfigError("param_grid: expected only classifiers or only regressors, found both")
         scoring = chosen(self.scoring, classifier=classifier, by_values=any(one.wrapper for one in everyone))
+        if scoring.of_domains:  # which are compared with the estimator as it is
+            params = self.estimator.get_params()
+            grid.append({name: params[name] for point in grid for name in point})
+            self._given = [*map(repr, grid)].index(repr(grid[-1]))
+            everyone = candidates_of(self.estimator, grid if self._given == len(grid) - 1 else grid[:-1])
         weighted = any(one.solve_settings.weighting for one in everyone)
         self._scoring = replace(scoring, weighted=weighted, one_standard_error=self.one_standard_error)
         self._check_refit()
@@ -315,10 +322,11 @@ class SweepSearchCV(CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator):
     def _choose(self, everyone: list[Candidate]) -> None:
         """Set the attributes of the best candidate; warn where it lies at an end of the grid."""
         results, label = self.cv_results_, str(self.refit) if self.multimetric_ else "score"
-        best = choose(results, label, everyone, one_standard_error=self.one_standard_error)
+        given = self._given if self._scoring.names[label] in self._scoring.of_domains else None
+        best = choose(results, label, everyone, one_standard_error=self.one_standard_error, given=given)
         self.best_index_, self.best_params_ = best, everyone[best].params
         self.best_score_ = float(results[f"mean_test_{label}"][best])
-        first = choose(results, label, everyone, one_standard_error=False)
+        first = choose(results, label, everyone, one_standard_error=False, given=given)
         inexact = bool(doubtful(results)[first])
         self.edges_ = edges([candidate.params for candidate in everyone], first, inexact=inexact)
         if self.edges_:

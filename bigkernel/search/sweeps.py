@@ -749,7 +749,7 @@ def _estimate_errors(
 
     def solve_fold(folds: _Folds, fold: int) -> Coefficients:
         try:
-            fits = [*folds.coordinates.fits(folds.train(fold), grids[fold])]
+            fits = [*folds.coordinates.fits(folds.train(fold), grids[fold], None)]
         except DataError:
             return np.full_like(solved[fold].weights, np.nan), np.full_like(solved[fold].intercepts, np.nan)
         return joined_coefficients([folds.expand(weights, intercepts) for weights, intercepts, _ in fits])

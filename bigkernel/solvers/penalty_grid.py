@@ -38,14 +38,13 @@ class Coordinates:
     """Coordinates φ' = Bᵀ(Tᵀφ) in which a method is ridge, of a whitening T (p×r) and a basis B (r×s), both optional.
 
     Where they are ranked, a candidate may use the first s alone. `blocks` are ranges of them of which GCV chooses one;
-    the last is preferred. With `origin` (p,) they are the rows themselves, times `scale` (p,) if there is one, whose
-    moments are about this point.
+    the last is preferred. With `origin` (p,) they are the rows themselves, whose moments are about this point.
     """
 
     whitening: Whitening | None = None
     basis: Array | None = None
     origin: Array | None = None
-    scale: Array | None = None
+    scale: Array | None = None  # (p,) by which columns of rows are multiplied
     blocks: tuple[Block, ...] = ()
 
     @property
@@ -86,16 +85,11 @@ class Coordinates:
         """Whether rounding leaves directions unresolved that float64 might resolve."""
         return False
 
-    def fits(
-        self, train: Moments, grid: Sequence[SolveSettings], estimate: RoundingEstimate | None = None
-    ) -> Iterator[Fits]:
+    def fits(self, train: Moments, grid: Sequence[SolveSettings], estimate: RoundingEstimate | None) -> Iterator[Fits]:
         """Solve for every candidate from moments in these coordinates, and yield some of them at a time."""
-        shared = len(grid) >= SHARED
-        each = (
-            candidates(train, grid, self.condition, estimate, shared=shared)
-            if self.origin is None
-            else (self._of_rows(train, grid))
-        )
+        each = candidates(train, grid, self.condition, estimate, shared=len(grid) >= SHARED)
+        if self.origin is not None:
+            each = self._of_rows(train, grid)
         while some := [*islice(each, max(1, _NUMBERS // max(train.C.size, 1)))]:
             weights, intercepts, errors = zip(*some, strict=True)
             yield np.stack(weights), np.stack(intercepts), list(errors)

@@ -380,8 +380,7 @@ class MomentStatistic(GroupedBlocks):
     @property
     def _multiplied(self) -> int:
         """Number of columns of [Φ, Y, 1, 0] that are multiplied with all: those of Φ if there are many targets."""
-        p = self.features.width
-        return p if self.n_targets > max(p, MANY_TARGETS) else self.wide
+        return self.features.width if self.n_targets > max(self.features.width, MANY_TARGETS) else self.wide
 
     def shapes(self) -> Shapes:
         g, p = self.groups * self.features.count, self.features.width

@@ -13,13 +13,13 @@ from typing import Any
 
 import click
 
-from pipelines.domains import choice, page, rotated
+from pipelines.domains import choice, page, rotated, tables
 from pipelines.domains.data import MNIST_ROWS, USPS_ROWS, Digits, mnist_digits, the_pair
 from pipelines.domains.features import BARE, TABLES, restyled, tasks_of
 from pipelines.domains.pair import Chosen, Fits, choose, fit_all, grid_size
 from pipelines.shared.experiments import Report, options, steps
 
-EXPERIMENTS = ("pair", "rotated", "choice", "whole")
+EXPERIMENTS = ("pair", "rotated", "choice", "whole", "tables")
 DIRECTIONS = ("USPS → MNIST", "MNIST → USPS")
 
 
@@ -109,6 +109,11 @@ def on_whole_sets(report: Report, data: Path, size: Size, *, quiet: bool) -> dic
     return {"accuracy": choice.whole_sets(report, data, size.draws, m, rows=rows, quiet=quiet)}
 
 
+def on_tables(report: Report, data: Path, size: Size, *, quiet: bool) -> dict[str, float]:
+    """Compare what scores without labels of the target choose on tables of scikit-learn."""
+    return tables.compare(report, 100 if size.values else 600, min(size.m, 150), size.seed, quiet=quiet)
+
+
 def cut(sets: tuple[Digits, Digits], size: Size) -> tuple[Digits, Digits]:
     """Return the first rows of either set."""
     first, second = (digits.take(slice(0, rows)) for digits, rows in zip(sets, size.rows, strict=True))
@@ -150,6 +155,8 @@ def domains(
              search, on twelve pairs of domains.
     whole    All of USPS and MNIST, a fifth of the target held out: settings of ARTL
              chosen without its labels (about three minutes a split).
+    tables   Settings of ARTL chosen without labels of the target, on five tables of
+             scikit-learn, each made four pairs of domains.
 
     pair needs digits16_USPS_1800.mat and digits16_MNIST_2000.mat in --data; rotated MNIST's training files; choice
     both; whole zip.train.gz and MNIST's.
@@ -169,6 +176,7 @@ def domains(
         "rotated": on_rotated_digits,
         "choice": without_labels,
         "whole": on_whole_sets,
+        "tables": on_tables,
     }
     for experiment in EXPERIMENTS:
         if experiment in selected:

@@ -254,6 +254,7 @@ def subtitle(experiments: Sequence[str]) -> str:
         "rotated": "rotated digits",
         "choice": "settings without labels",
         "whole": "whole sets",
+        "tables": "tables",
     }
     return "Domain generalization and adaptation with m landmarks: " + ", ".join(titles[name] for name in experiments)
 

@@ -181,7 +181,7 @@ def test_a_search_compares_weights_of_bands_from_one_sweep():
         ({"bands": BANDS}, ConfigError, "weights ≥ 0 of 2 bands"),
         ({"bands": BANDS, "band_weights": [1, 2, 3]}, ConfigError, "weights ≥ 0 of 2 bands"),
         ({"bands": BANDS, "band_weights": [1, -1]}, ConfigError, "weights ≥ 0 of 2 bands"),
-        ({"bands": BANDS, "band_weights": BAND_WEIGHTS}, ConfigError, "with alpha='cv' also several rows"),
+        ({"bands": BANDS, "band_weights": BAND_WEIGHTS}, ConfigError, "or rows with 'cv'"),
     ],
 )
 def test_invalid_bands_are_refused(settings, error, message):

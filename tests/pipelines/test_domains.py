@@ -14,6 +14,7 @@ from pipelines.domains import data as domains_data
 from pipelines.domains import methods as domains_methods
 from pipelines.domains import pair as domains_pair
 from pipelines.domains import rotated as domains_rotated
+from pipelines.domains import tables as domains_tables
 from pipelines.domains.data import Digits
 from pipelines.domains.features import BARE, COPIES, MOMENTS, TABLES, task_of
 from pipelines.domains.methods import METHODS, SOURCE, Draws, Method
@@ -166,6 +167,18 @@ def test_choices_without_labels_are_compared_with_the_best(sets, monkeypatch, tm
     report = Report(tmp_path, "title", "subtitle", quiet=True)
     found = domains_choice.whole_sets(report, tmp_path, range(2), 20, rows=None, quiet=True)
     assert [len(values) for values in found.values()] == [2, 2]
+
+
+def test_tables_are_made_pairs_of_domains_that_share_no_row():
+    every = list(domains_tables.pairs(0, 90))
+    assert len(every) == 4 * len(domains_tables.TABLES)
+    for name, X, y, target in every:
+        assert len(X) == len(y) == len(target) <= 90
+        assert 0.2 < target.mean() < 0.8, name
+        assert len(np.unique(y[~target])) >= 2, name
+    found = domains_tables.measure(every[4], 20, 0)
+    assert set(found) == {"pair", "best", "default", *domains_tables.SCORES}
+    assert all(0 <= found[name] <= found["best"] <= 100 for name in ("default", *domains_tables.SCORES))
 
 
 @pytest.fixture(scope="module")

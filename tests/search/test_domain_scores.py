@@ -1,5 +1,7 @@
 """Scores of a target without labels: against formulas over predictions of fits to the training rows."""
 
+from types import SimpleNamespace
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -13,7 +15,9 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 
 import bigkernel as bk
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.search.results import choose
 from bigkernel.search.scoring import OF_DOMAINS
+from bigkernel.solvers.penalty_grid import SolveSettings
 
 rng = np.random.default_rng(36)
 N, M = 240, 200  # rows of the source and of the target
@@ -137,6 +141,43 @@ def test_a_scorer_refuses_other_names_and_rows_that_it_cannot_judge():
         bk.DomainScorer(SUMS[1])(model, X, TRUTH, DOMAIN)
     with pytest.raises(DataError, match=r"found \[0, 1, 2\] after a fit to \[False, True\]"):
         bk.DomainScorer(SUMS[1])(model, X, Y, DOMAIN)
+
+
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.BestAtEdgeWarning")
+@pytest.mark.parametrize("score", SUMS)
+def test_the_estimator_as_it_is_is_left_only_for_a_clear_gain(score):
+    def best(given, tried):
+        model = clone(KRR).set_params(estimator__kernel__sigma=given)
+        search = searched(model, {"estimator__kernel__sigma": tried}, scoring=score)
+        assert len(search.cv_results_["params"]) == len({given, *tried})
+        assert search.best_score_ == search.cv_results_["mean_test_score"][search.best_index_]
+        return search.best_params_["estimator__kernel__sigma"]
+
+    assert best(0.02, [0.01, 1.0]) == 1.0
+    assert best(1.0, [0.02, 1.0]) == 1.0
+    assert best(1.0, [0.02, 1.02]) == 1.0
+    assert best(1.0, [0.02, 0.98]) == 1.0
+
+
+@pytest.mark.parametrize(
+    "gains, others, chosen",
+    [
+        ([0.2, 0.3, 0.2], [0.1, 0.1], 1),
+        ([0.6, -0.4, 0.1], [0.05, 0.05], 0),  # within the spread over splits
+        ([0.2, 0.2, 0.2], [-2.0, 0.1], 0),  # within that of the candidates
+        ([0.2], [0.1, 0.1], 1),
+        ([0.2], [-2.0, 0.1], 0),
+        ([-0.1, -0.2, -0.1], [-0.3, -0.4], 0),
+    ],
+)
+def test_a_gain_is_clear_beyond_its_standard_error_and_the_spread_of_scores(gains, others, chosen):
+    table = np.column_stack([np.zeros(len(gains)), gains, *(np.full(len(gains), one) for one in others)])
+    found = {f"split{place}_test_score": row for place, row in enumerate(table)}
+    found |= {"mean_test_score": table.mean(axis=0), "sem_test_score": table.std(axis=0)}
+    found["rank_test_score"] = (-found["mean_test_score"]).argsort().argsort()
+    everyone = [SimpleNamespace(basis=None, solve_settings=SolveSettings(1.0)) for _ in table[0]]
+    assert choose(found, "score", everyone, one_standard_error=False, given=0) == chosen
+    assert choose(found, "score", everyone, one_standard_error=False, given=None) == table.mean(axis=0).argmax()
 
 
 def test_a_function_with_the_name_of_a_score_stays_a_function():

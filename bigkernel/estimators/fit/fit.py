@@ -57,7 +57,7 @@ from bigkernel.estimators.fit.state import (
 from bigkernel.estimators.inputs.checks import chosen_by_folds, finite, solving
 from bigkernel.estimators.inputs.exact import read_exact
 from bigkernel.estimators.inputs.training import Training
-from bigkernel.events.job import Note, emit, spent
+from bigkernel.events.job import Note, emit
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.whitening import Whitening
 
@@ -85,10 +85,10 @@ def fit_sums(method: Method[R, S], data: Training, basis: Columns, *, choose: bo
     notes = [*sums.notes]
     while True:
         # α and what else folds choose, from sums without each of them
-        chosen, unresolved = choose_on_folds(method, sums.problem)
+        chosen, choice = method.choose(sums.problem)
         # (TᵀGT + αI)u = TᵀC, W = Tu, and how far rounding moves the predictions
         solved = solve(chosen, sums.problem, sums.whitening, deepcopy(sums.diagnostics))
-        unresolved |= solved.solution.unresolved
+        unresolved = solved.solution.unresolved or (choice is not None and choice.unresolved)
         # the same in the next precision, as long as there is one and they would be off
         errors = solved.diagnostics.errors
         finer = next_precision(sums.problem.basis, errors, choose=choose, unresolved=unresolved)
@@ -165,21 +165,13 @@ def judge_of_first_rows(
 
     def judge(problem: Problem, share: float) -> Finer | None:
         try:
-            chosen, _ = choose_on_folds(method, problem)
+            chosen, _ = method.choose(problem)
             errors = solve(chosen, problem, whitening).diagnostics.errors
         except DataError:  # of too few rows for a solve
             return None
         return precision_of_first_rows(problem.basis, errors, share, choose=choose)
 
     return judge
-
-
-def choose_on_folds(method: Method[R, S], problem: Problem) -> tuple[Method[R, S], bool]:
-    """Return the method with what folds choose, and whether rounding hides a better choice."""
-    if not chosen_by_folds(method.alpha):
-        return method, False
-    with spent("solve"), solving(method):
-        return method.choose(problem)
 
 
 def refit_by_qr(

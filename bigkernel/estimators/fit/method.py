@@ -139,10 +139,13 @@ class Method(Generic[R, S]):
         """
         raise TypeError(f"{self.name} has no coordinates")
 
-    def choose(self, problem: Problem) -> tuple[Self, bool]:
-        """Return the method with what folds choose, and whether rounding hides a better choice."""
-        choice = choose_by_folds(self, problem)
-        return with_choice(self, choice), choice.unresolved
+    def choose(self, problem: Problem) -> tuple[Self, Choice | None]:
+        """Return the method with what folds choose, and their choice; None if they have none."""
+        if not chosen_by_folds(self.alpha):
+            return self, None
+        with spent("solve"), solving(self):
+            choice = choose_by_folds(self, problem)
+        return with_choice(self, choice), choice
 
     # -- around sums and their solve -----------------------------------------------------------------------------------
 

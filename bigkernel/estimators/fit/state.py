@@ -191,13 +191,10 @@ class IterativeSolution(RidgeSolution):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LinearSolution(RidgeSolution):
-    """A solution with the `level` (c,) of predictions at the point that rows were summed about.
-
-    `band_weights` are those of bands of columns, (b,) or (c, b), if there are any.
-    """
+    """A solution with the `level` (c,) of predictions at the point that rows were summed about."""
 
     level: Array
-    band_weights: Array | None = None
+    band_weights: Array | None = None  # of bands of columns, (b,) or (c, b)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
