@@ -113,9 +113,8 @@ def choose(
 ) -> int:
     """Return the index of the best candidate, or of the simplest one within a standard error of it.
 
-    Of candidates that differ only by rounding, the simplest one is taken too. The candidate `given` is left only for
-    one whose score is larger by a standard error of the difference over splits, and by half the standard deviation of
-    the scores of all candidates.
+    Of candidates that differ only by rounding, the simplest one is taken too. The candidate `given` is left only for a
+    gain above its standard error over the splits, and above half the standard deviation of the scores of all.
     """
     mean, error = results[f"mean_test_{label}"], results[f"sem_test_{label}"]
     best = int(results[f"rank_test_{label}"].argmin())

@@ -87,16 +87,17 @@ class Coordinates:
 
     def fits(self, train: Moments, grid: Sequence[SolveSettings], estimate: RoundingEstimate | None) -> Iterator[Fits]:
         """Solve for every candidate from moments in these coordinates, and yield some of them at a time."""
-        each = candidates(train, grid, self.condition, estimate, shared=len(grid) >= SHARED)
-        if self.origin is not None:
-            each = self._of_rows(train, grid)
+        each = self.each(train, grid, estimate)
         while some := [*islice(each, max(1, _NUMBERS // max(train.C.size, 1)))]:
             weights, intercepts, errors = zip(*some, strict=True)
             yield np.stack(weights), np.stack(intercepts), list(errors)
 
-    def _of_rows(self, train: Moments, grid: Sequence[SolveSettings]) -> Iterator[Fit]:
+    def each(self, train: Moments, grid: Sequence[SolveSettings], estimate: RoundingEstimate | None) -> Iterator[Fit]:
+        """Solve for every candidate, one by one."""
+        if self.origin is None:
+            yield from candidates(train, grid, self.condition, estimate, shared=len(grid) >= SHARED)
+            return
         for settings in grid:
-            assert self.origin is not None
             flag, noted = settings.fit_intercept, SolveDiagnostics()
             w, b, *_ = linear_fit(train, self.origin, settings.alpha, fit_intercept=flag, diagnostics=noted)
             yield w, b, noted.errors

@@ -12,14 +12,14 @@ on those features is αK_mm here (the canonical ridge of Vinod, Journal of Econo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import linalg
 
 from bigkernel.arrays import Array
-from bigkernel.solvers.penalty_grid import Coordinates, Fits, SolveSettings
+from bigkernel.solvers.penalty_grid import Coordinates, Fit, SolveSettings
 from bigkernel.solvers.residuals import SolveDiagnostics
 from bigkernel.solvers.ridge import RoundingEstimate, ridge
 from bigkernel.solvers.whitening import centre
@@ -61,9 +61,9 @@ class CanonicalCoordinates(Coordinates):
     def unresolved(self) -> bool:
         return min(self.ranks) < len(self.basis)
 
-    def fit(self, train: Moments, grid: Sequence[SolveSettings], estimate: RoundingEstimate | None = None) -> Fits:
-        fits = [self.solve(train, float(p.alpha), fit_intercept=p.fit_intercept) for p in grid]
-        return np.stack([w for w, _ in fits]), np.stack([b for _, b in fits]), [None] * len(fits)
+    def each(self, train: Moments, grid: Sequence[SolveSettings], estimate: RoundingEstimate | None) -> Iterator[Fit]:
+        for p in grid:
+            yield *self.solve(train, float(p.alpha), fit_intercept=p.fit_intercept), None
 
     def solve(
         self, z: Moments, alpha: float, *, fit_intercept: bool, diagnostics: SolveDiagnostics | None = None
