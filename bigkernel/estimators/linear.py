@@ -6,7 +6,7 @@ Where the rounding of the moments would move predictions, one more sweep sums th
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,7 +17,7 @@ from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.base import Regressor, parameters
 from bigkernel.estimators.fit.basis import RowChoice
 from bigkernel.estimators.fit.folds import Choice
-from bigkernel.estimators.fit.method import Method
+from bigkernel.estimators.fit.method import Method, choose_on_folds
 from bigkernel.estimators.fit.precision import r_factor_of
 from bigkernel.estimators.fit.state import Columns, Fitted, LinearSolution, Problem, Report, RowBasis
 from bigkernel.estimators.inputs.checks import PENALTIES, chosen_by_folds, penalty_of
@@ -52,8 +52,7 @@ class LinearMethod(Method[Whitening, LinearSolution]):
             coef, level, error, alpha = self._fit(problem, ALL, diagnostics)
         else:
             # targets of the same weights together
-            each, which = np.unique(weights, axis=0, return_inverse=True)
-            alpha = np.asarray(self.alpha)
+            (each, which), alpha = np.unique(weights, axis=0, return_inverse=True), np.asarray(self.alpha)
 
             def solve(place: float, targets: Index, noted: SolveDiagnostics) -> tuple[Array, ...]:
                 own = replace(self, alpha=alpha[targets], band_weights=each[int(place)])
@@ -88,17 +87,6 @@ class LinearMethod(Method[Whitening, LinearSolution]):
             v, level, error, alpha = linear_ridge_of(R, to.origin, alpha, fit_intercept=flag, rows=n, diagnostics=noted)
         return to.expand(v), level, error, alpha
 
-    def choose(self, problem: Problem) -> tuple[Self, Choice | None]:
-        if self.band_weights is None or self.band_weights.ndim == 1:
-            return super().choose(problem)
-        choices = [one for w in self.band_weights if (one := replace(self, band_weights=w).choose(problem)[1])]
-        # the weights whose best penalty has the least error, for each target or for all
-        errors, alphas = np.array([one.error for one in choices]), np.array([one.alpha for one in choices])
-        best = errors.argmin(axis=0)
-        alpha, weights = alphas.reshape(errors.shape)[best, np.arange(len(best))], self.band_weights[best]
-        own = replace(self, alpha=alpha, band_weights=weights if len(best) > 1 else weights[0])
-        return own, Choice(alpha, errors.min(axis=0), 0, any(one.unresolved for one in choices))
-
     def solve_settings(self) -> SolveSettings:
         if self.band_weights is not None and self.band_weights.ndim > 1:
             raise ConfigError("band_weights: expected one weight of each band in a search; list several in its grid")
@@ -112,6 +100,20 @@ class LinearMethod(Method[Whitening, LinearSolution]):
         # columns times √w, so that K = Σ w XXᵀ over the bands X
         scale = np.sqrt(self.band_weights)[self.bands]
         return Coordinates(origin=scale * problem.basis.shift, scale=scale)
+
+
+@choose_on_folds.register(LinearMethod)
+def _(method: LinearMethod, problem: Problem) -> tuple[Method, Choice | None]:
+    options = method.band_weights
+    if options is None or options.ndim == 1:
+        return choose_on_folds.dispatch(Method)(method, problem)
+    choices = [one for w in options if (one := choose_on_folds(replace(method, band_weights=w), problem)[1])]
+    # the weights whose best penalty has the least error, for each target or for all
+    errors, alphas = np.array([one.error for one in choices]), np.array([one.alpha for one in choices])
+    best = errors.argmin(axis=0)
+    alpha, weights = alphas.reshape(errors.shape)[best, np.arange(len(best))], options[best]
+    own = replace(method, alpha=alpha, band_weights=weights if len(best) > 1 else weights[0])
+    return own, Choice(alpha, errors.min(axis=0), 0, any(one.unresolved for one in choices))
 
 
 @parameters
@@ -207,8 +209,7 @@ class Ridge(_Linear):
     Attributes
     ----------
     coef_, intercept_, statistics_, training_mse_, alpha_ : as in `LinearRegression`
-    band_weights_ : (b,) or (c, b)
-        The weights of the solution.
+    band_weights_ : (b,) or (c, b), those of the solution
 
     Examples
     --------

@@ -106,8 +106,7 @@ class SweepSearchCV(CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator):
         model that predicts only the test rows, and X only if rows are in memory. A dict maps names to scores. Scores
         use `sample_weight`, those of functions if they take it, but not class_weight, which squared errors then take
         the sweep of predictions for; "neg_gcv" alone includes it. "balanced" refers to all labelled rows.
-        "mutual-information" and "importance-weighted", of a target without labels, keep the estimator as it is, which
-        is a candidate too, unless a gain exceeds its standard error and half the deviation of all candidates' scores.
+        "mutual-information" and "importance-weighted" try the estimator as it is too, and keep it without a clear gain.
     refit : bool or str
         Whether to fit `best_estimator_` (without a sweep if its moments were kept; by "cg" starting at the solutions of
         its folds), and the score to choose it by if there are several.

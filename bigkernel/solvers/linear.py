@@ -141,8 +141,7 @@ def _errors(scaled: Reduced, factor: Factor, w: Array, rounding: _Rounding, erro
     """Estimate the error of predictions by rounding of the moments, relative to their norm about the mean.
 
     Moments of columns of lengths l have rounding errors E of size ε lᵢlⱼ and δ of size ε lᵢ‖y‖, so that H⁻¹(δ − Ew)
-    is the image of independent entries of variances ε² lᵢ²(‖y‖² + Σ lⱼ²wⱼ²). `error` (c,) is that of training,
-    `squares` (c,) are ‖predictions‖².
+    is the image of independent entries of variances ε² lᵢ²(‖y‖² + Σ lⱼ²wⱼ²). `error`, `squares` (c,): Σ(y − f)², Σf².
     """
     predicted, targets = float(squares.sum()), float(rounding.moments.q.sum())
     left, rows = float(error.sum()), max(float(rounding.moments.rows), 1.0)

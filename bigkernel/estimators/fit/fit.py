@@ -21,6 +21,7 @@ from bigkernel.estimators.fit.calibration import calibrate
 from bigkernel.estimators.fit.graph import Graph
 from bigkernel.estimators.fit.method import (
     Method,
+    choose_on_folds,
     coefficients_of,
     estimate_error,
     record,
@@ -85,7 +86,7 @@ def fit_sums(method: Method[R, S], data: Training, basis: Columns, *, choose: bo
     notes = [*sums.notes]
     while True:
         # α and what else folds choose, from sums without each of them
-        chosen, choice = method.choose(sums.problem)
+        chosen, choice = choose_on_folds(method, sums.problem)
         # (TᵀGT + αI)u = TᵀC, W = Tu, and how far rounding moves the predictions
         solved = solve(chosen, sums.problem, sums.whitening, deepcopy(sums.diagnostics))
         unresolved = solved.solution.unresolved or (choice is not None and choice.unresolved)
@@ -165,7 +166,7 @@ def judge_of_first_rows(
 
     def judge(problem: Problem, share: float) -> Finer | None:
         try:
-            chosen, _ = method.choose(problem)
+            chosen, _ = choose_on_folds(method, problem)
             errors = solve(chosen, problem, whitening).diagnostics.errors
         except DataError:  # of too few rows for a solve
             return None

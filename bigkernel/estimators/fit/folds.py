@@ -28,7 +28,6 @@ from bigkernel.estimators.fit.state import ExactProblem, FoldSums, Problem
 from bigkernel.estimators.inputs.checks import PER_TARGET
 from bigkernel.estimators.inputs.training import Inputs
 from bigkernel.solvers.penalty_grid import Block, Coordinates, SolveSettings, squared_errors, total_spread
-from bigkernel.solvers.residuals import Errors
 from bigkernel.solvers.ridge import Penalties, RoundingEstimate, rounding_of_rotation
 from bigkernel.solvers.whitening import Whitening
 from bigkernel.statistics.held_out import FOLDS, HeldOutFolds
@@ -146,16 +145,14 @@ class Part(NamedTuple):
         spread = np.maximum(total_spread(train) / train.n, 1e-300)
         unit = spread if inputs.classes is None else np.ones_like(spread)
         sizes = spread / unit if by_target else (spread / unit).sum(keepdims=True)
-        errors: list[list[Array]] = [[] for _ in self.tests]
-        estimates: list[Errors | None] = []
+        errors, totals = [list[Array]() for _ in self.tests], list[float]()
         for fitted, intercepts, own in self.coordinates.fits(train, grid, self.estimate):
-            estimates += own
+            totals += [0.0 if one is None else one.total for one in own]
             for of_test, test in zip(errors, self.tests, strict=True):
                 squares = squared_errors(test, fitted, intercepts) / max(test.n, 1e-300) / unit
                 of_test.append(squares if by_target else squares.sum(axis=1, keepdims=True))
         # by how much rounding may move the root of the error
-        rounding = np.array([0.0 if one is None else one.total for one in estimates])
-        unsure = rounding[:, None] * np.sqrt(sizes)
+        unsure = np.array(totals)[:, None] * np.sqrt(sizes)
         return [
             Judged(np.concatenate(of_test), float(test.n), unsure) if test.n > 0 else None
             for of_test, test in zip(errors, self.tests, strict=True)
@@ -303,7 +300,6 @@ def _least(grid: list[SolveSettings], judged: Sequence[Judged | None], blocks: S
     pairs = np.take_along_axis(errors, np.stack([chosen, smaller])[None], axis=1)
     better = first_as_good(pairs, share, np.ones(pairs.shape[1:], bool)) == 1
     unresolved = bool((better & ~np.take_along_axis(sure, smaller[None], axis=0)[0]).any())
-    # targets of a choice of their own have one block
     alpha, error = alphas if grid[0].by_target else float(alphas[0]), share @ pairs[:, 0] / share.sum()
     return Choice(alpha, error, max(len(blocks), 1) - 1 - int(passed[0]), unresolved)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Generic, Self, TypeVar, cast
+from functools import singledispatch
+from typing import ClassVar, Generic, TypeVar, cast
 
 from bigkernel.engine.executor import Look
 from bigkernel.engine.sweep import plan_sweep
@@ -139,14 +140,6 @@ class Method(Generic[R, S]):
         """
         raise TypeError(f"{self.name} has no coordinates")
 
-    def choose(self, problem: Problem) -> tuple[Self, Choice | None]:
-        """Return the method with what folds choose, and their choice; None if they have none."""
-        if not chosen_by_folds(self.alpha):
-            return self, None
-        with spent("solve"), solving(self):
-            choice = choose_by_folds(self, problem)
-        return with_choice(self, choice), choice
-
     # -- around sums and their solve -----------------------------------------------------------------------------------
 
     def iterate(self, data: Training, columns: BasisChoice | RowChoice, basis: Columns) -> Fit | None:
@@ -173,6 +166,16 @@ def holds_out(method: Method) -> bool:
 def with_choice(method: M, choice: Choice) -> M:
     """Return the method with the penalty, and the weight of its graph, that folds have chosen."""
     return replace(method, alpha=choice.alpha, graph=method.graph.weighing(method.graph.weights[choice.block]))
+
+
+@singledispatch
+def choose_on_folds(method: Method, problem: Problem) -> tuple[Method, Choice | None]:
+    """Return the method with what folds choose, and their choice; None if they have none."""
+    if not chosen_by_folds(method.alpha):
+        return method, None
+    with spent("solve"), solving(method):
+        choice = choose_by_folds(method, problem)
+    return with_choice(method, choice), choice
 
 
 def resolved(method: M, solution: Solution) -> M:
