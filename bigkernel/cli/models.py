@@ -277,18 +277,22 @@ def predict(
     command.
 
     CORPUS may also be a Dataset of xarray, as NetCDF or zarr, or at a URL of zarr: then OUT is one too, with its
-    dimensions and coordinates.
+    dimensions and coordinates. OUT may be a URL, too.
 
     With --run DIR an interrupted job keeps what it has written, and --resume writes the rest.
     """
     from bigkernel.cli.describe import chosen_rows, encoding_for, is_dataset, open_dataset, without_encoder
     from bigkernel.cli.ingest import open_rows
     from bigkernel.data.prediction_table import is_table
+    from bigkernel.data.readers.stores import is_url
     from bigkernel.estimators.evaluation import predict_to, whole
     from bigkernel.estimators.persistence import load_model
 
     loaded, table = whole(load_model(model)), is_table(out)
-    _require_target(out, overwrite, "table" if table else "prediction store", run=run)
+    if (elsewhere := is_url(out)) and not is_dataset(corpus):
+        raise click.UsageError("only predictions of a Dataset are written to a URL; give OUT a path")
+    if not elsewhere:
+        _require_target(out, overwrite, "table" if table else "prediction store", run=run)
     if grid := is_dataset(corpus):
         opened, given = None, open_dataset(corpus)
     else:
@@ -307,7 +311,7 @@ def predict(
         "overwrite": overwrite,
         "raw_text": raw_text,
     }
-    with claimed(out, "the predictions"), execution(where, run=run, resume=resume, quiet=as_json):
+    with execution(where, run=run, resume=resume, quiet=as_json):
         start = time.perf_counter()
         made = predict_to(loaded, given, out, **written)
         seconds = time.perf_counter() - start

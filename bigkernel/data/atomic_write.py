@@ -70,11 +70,13 @@ def require_apart(places: Mapping[str, str | os.PathLike[str] | None]) -> None:
             raise DataError(f"{path}: the {what} lies inside the {other} {there}; choose a path outside it")
 
 
-def require_free(path: str | os.PathLike[str], needed_bytes: int, what: str) -> None:
+def require_free(path: object, needed_bytes: int, what: str) -> None:
     """Raise `PlanTooLargeError` if the file system of `path` cannot hold what is to be written.
 
-    What a resumed writer already has at `path` counts as room.
+    What a resumed writer already has at `path` counts as room; a place in a store, which is no path, is not asked.
     """
+    if not isinstance(path, str | os.PathLike):
+        return
     free = free_bytes(path)
     if needed_bytes > free:
         needed_bytes -= sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())

@@ -22,9 +22,9 @@ from bigkernel.statistics.predictor import softmax
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the first letters of what spreadsheets run
 
 
-def is_table(path: str | os.PathLike[str]) -> bool:
+def is_table(path: object) -> bool:
     """Return whether predictions at `path` are a table, by the ending of its name."""
-    return os.fspath(path).lower().endswith((".csv", ".parquet"))
+    return str(path).lower().endswith((".csv", ".parquet"))
 
 
 def _library(path: str) -> Any:

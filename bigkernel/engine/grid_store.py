@@ -8,22 +8,21 @@ Shapes: c targets or classes.
 from __future__ import annotations
 
 import math
-import os
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import zarr
 
-from bigkernel.arrays import Array, DType, Place
+from bigkernel.arrays import Array, DType, Labelled, Place
 from bigkernel.data import zarr_arrays
 from bigkernel.data.atomic_write import require_free
 from bigkernel.data.cf import decoded
 from bigkernel.data.visible import log_of
 from bigkernel.engine.grids import Grid, label_cells, label_dtype
-from bigkernel.engine.prediction_store import FORMAT, StoreWriter
+from bigkernel.engine.prediction_store import FORMAT, Location, StoreWriter
 from bigkernel.errors import DataError
 from bigkernel.statistics.blend import AnyPredictor, Deviations
 from bigkernel.streaming.chunk import Chunk
@@ -61,7 +60,7 @@ class GridWriter(StoreWriter):
 
 
 def create(
-    path: str | os.PathLike[str],
+    place: Location,
     predictor: AnyPredictor | Deviations,
     grid: Grid,
     targets: Sequence[Mapping[str, str]] | None,
@@ -70,7 +69,7 @@ def create(
     decision: bool,
     std: bool,
 ) -> GridWriter:
-    """Create the empty arrays and the coordinates of a store in the (scratch) directory, if the disk has room."""
+    """Create the empty arrays and the coordinates of a store in the (scratch) `place`, if the disk has room."""
     steps = tuple(sizes[0] for sizes in grid.chunks)
     if any({*sizes[:-1]} - {sizes[0]} or sizes[-1] > sizes[0] for sizes in grid.chunks):
         raise DataError(f"X: expected chunks of equal size along every dimension, found {grid.chunks}; call chunk()")
@@ -84,11 +83,10 @@ def create(
     made = [(name, dtype, (), attrs) for name, attrs in each]
     names, tail = tuple(name for name, *_ in made), (c,)
     arrays = [*made, *([("decision", np.dtype(np.float64), tail, {})] if decision else [])]
-    require_free(
-        path, math.prod(grid.shape) * sum(8 * math.prod(more) for _, _, more, _ in arrays), "the prediction store"
-    )
+    needed_bytes = math.prod(grid.shape) * sum(8 * math.prod(more) for _, _, more, _ in arrays)
+    require_free(place, needed_bytes, "the prediction store")
     attributes = {"kind": "predictions", "format": FORMAT, "dims": list(grid.dims)}
-    group = zarr.create_group(Path(path), zarr_format=3, attributes={zarr_arrays.ATTRIBUTE: attributes})
+    group = zarr.create_group(place, zarr_format=3, attributes={zarr_arrays.ATTRIBUTE: attributes})
     written = [name for name, coordinate in grid.coords.items() if _write_coordinate(group, name, coordinate)]
     auxiliary = " ".join(name for name in written if name not in grid.dims)
     for name, kind, more, attrs in arrays:
@@ -98,30 +96,26 @@ def create(
         )
         array.attrs.update(attrs | ({"coordinates": auxiliary} if auxiliary else {}))
     if decision and classes is not None:
-        _write_coordinate(group, "class", classes)
+        _write_coordinate(group, "class", sys.modules["xarray"].DataArray(classes, dims="class"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is not part of zarr's specification, but what xarray reads first
-        zarr.consolidate_metadata(group.store, zarr_format=3)
-    return GridWriter(predictor, str(Path(path).absolute()), chunk_rows, decision, replace(grid, coords={}), names)
+        zarr.consolidate_metadata(group.store, group.path, zarr_format=3)
+    return GridWriter(predictor, place, chunk_rows, decision, replace(grid, coords={}), names)
 
 
-def _write_coordinate(group: zarr.Group, name: str, coordinate: object) -> bool:
-    """Write a coordinate, dates as whole numbers since 1970; return False for one of objects, which is left out."""
-    values, dims = np.asarray(decoded(coordinate)), getattr(coordinate, "dims", (name,))
-    attrs = {key: value for key, value in getattr(coordinate, "attrs", {}).items() if isinstance(value, str)}
-    if values.dtype.kind == "M":
-        unit = {"D": "days", "h": "hours", "m": "minutes", "s": "seconds", "ms": "milliseconds", "us": "microseconds"}
-        step = unit.get(np.datetime_data(values.dtype)[0], "nanoseconds")
-        attrs |= {"units": f"{step} since 1970-01-01", "calendar": "proleptic_gregorian"}
-        values = values.astype(np.int64)
-    elif values.dtype.kind in "UT" or (values.dtype.kind == "O" and all(isinstance(one, str) for one in values.flat)):
+def _write_coordinate(group: zarr.Group, name: str, coordinate: Labelled) -> bool:
+    """Write a coordinate, dates of any calendar as numbers; return False for one of objects, which is left out."""
+    plain = decoded(coordinate).compute().variable.drop_encoding()
+    coded = sys.modules["xarray"].conventions.encode_cf_variable(plain)
+    values: Array = coded.values
+    if values.dtype.kind in "UT" or (values.dtype.kind == "O" and all(isinstance(one, str) for one in values.flat)):
         values = values.astype(np.dtypes.StringDType())
     elif values.dtype.kind not in "biuf":
         log.warning("coordinate %s of %s is not written: expected numbers, dates or text", name, values.dtype)
         return False
     array = zarr_arrays.create(
-        group, name, shape=values.shape, chunks=values.shape, dtype=values.dtype, dims=tuple(map(str, dims))
+        group, name, shape=values.shape, chunks=values.shape, dtype=values.dtype, dims=tuple(map(str, coded.dims))
     )
     array[...] = values
-    array.attrs.update(attrs)
+    array.attrs.update({key: value for key, value in coded.attrs.items() if isinstance(value, str)})
     return True

@@ -183,8 +183,9 @@ def _stack(*pieces: Array, axes: Sequence[tuple[int, ...]], names: Sequence[str]
         values = plain(piece, labels=True).transpose(np.argsort(place))
         if values.dtype.kind in "mM":
             values = (values - np.array(0, f"{values.dtype.kind}8[D]")) / _DAY
-        if values.dtype.kind == "f" and np.isinf(values).any():
-            raise DataError(f"{name}: found infinite values; make them NaN (.where(abs({name}) < inf)) or finite")
+        if values.dtype.kind == "f" and (abs(values) > np.float32(9.96e36)).any():
+            found = "infinite values, or 9.97e36, which netCDF writes for missing ones"
+            raise DataError(f"{name}: found {found}; make them NaN (.where(abs({name}) < 9e36)) or finite")
         if row_dtype.kind == "f":
             refuse_rounded(values.ravel(), name)
         values = np.expand_dims(values, [axis for axis in range(whole.ndim) if axis not in place])
@@ -247,7 +248,7 @@ def variables(values: Labelled, names: Iterable[str] | None, what: str) -> dict[
         if array.dtype.kind not in "biufmM":
             raise DataError(
                 f"{what}: {name}: expected numbers, dates or durations, found dtype {array.dtype}; convert numbers by "
-                "astype(float), and dates of other calendars by cftime.date2num"
+                "astype(float), and dates of another calendar by X.convert_calendar('standard', align_on='year')"
             )
     return found
 

@@ -25,7 +25,7 @@ import zarr
 from distributed import futures_of
 from scipy import sparse
 
-from bigkernel.arrays import Array, DType
+from bigkernel.arrays import Array, DType, Labelled
 from bigkernel.config import Settings, settings
 from bigkernel.data import zarr_arrays
 from bigkernel.data.containers import contained, in_memory, is_dask_array, plain, refuse_rounded
@@ -37,6 +37,7 @@ from bigkernel.html import table
 from bigkernel.kernels.feature_maps import WithoutCaches
 from bigkernel.streaming.chunk import Chunk, RowMap, Workspace, apply_maps, mapped_width
 from bigkernel.streaming.folds import Folds
+from bigkernel.streaming.row_maps import float_of, map_rows
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -415,6 +416,25 @@ class Rows:
         row_map.width(self.shape[1])  # raises an error for rows that it cannot map
         renamed = getattr(row_map, "names", lambda before: ())(self.feature_names or self.mapped_names)
         return replace(self, row_maps=(*self.row_maps, row_map), feature_names=(), mapped_names=renamed)
+
+    def mapped_array(self) -> da.Array:
+        """Return the mapped rows of a Dask array as one, (n, d) of its floating dtype; rows with NaN are NaN."""
+        assert isinstance(self.x, DaskSource)
+        values, dtype = self.x.dense, float_of(self.dtype)
+        for row_map in self.row_maps:
+            chunks, meta = (values.chunks[0], (row_map.width(values.shape[1]),)), np.empty((0, 0), dtype)
+            values = values.map_blocks(map_rows, row_map, dtype, dtype=dtype, chunks=chunks, meta=meta)
+        return values
+
+    def to_dataarray(self) -> Labelled:
+        """Return the mapped features of the cells of a Dataset as a DataArray with its dimensions, and `feature` last.
+
+        It is lazy where predictions are. `DataError`: the rows are no cells.
+        """
+        if self.grid is None:
+            raise DataError(f"{self.name}: expected the cells of a Dataset of xarray, found rows without dimensions")
+        names = np.array(self.mapped_names or self.feature_names or range(self.shape[1]))
+        return self.grid.array(self.mapped_array(), "features", {}, names).rename({"class": "feature"})
 
     def skip_bad_rows(self) -> Rows:
         """Leave out rows with NaN or infinity in x, or in a weight, of fits and scores.

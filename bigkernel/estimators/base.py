@@ -8,12 +8,12 @@ Shapes: n rows, d features, p columns, c targets.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar, cast, dataclass_transform
 from weakref import WeakKeyDictionary
 
@@ -31,11 +31,8 @@ from sklearn.utils.validation import _check_feature_names, check_consistent_leng
 
 from bigkernel.arrays import Array, ColumnLike, Labelled, RowsLike
 from bigkernel.config import settings
-from bigkernel.data.atomic_write import require_target
 from bigkernel.data.containers import in_memory, is_dask_array
 from bigkernel.data.prediction_table import is_table, preparing_table, write_table
-from bigkernel.data.run_lock import claimed
-from bigkernel.data.zarr_arrays import publishing
 from bigkernel.engine import grid_store, prediction_store
 from bigkernel.engine.grids import Grid, dataset_of, grid_of, is_grid, label_cells, label_dtype, variables
 from bigkernel.engine.rows import DaskSource, NumpySource, Rows, as_rows
@@ -555,7 +552,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
     def predict_to(
         self,
         X: RowsLike,
-        path: str | os.PathLike[str],
+        path: prediction_store.Target,
         *,
         decision: bool = False,
         probability: bool = False,
@@ -563,7 +560,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         overwrite: bool = False,
         raw_text: bool = False,
     ) -> zarr.Group | list[str]:
-        """Predict the rows of a zarr array or corpus on the workers and write the predictions to disk.
+        """Predict the rows of a zarr array or corpus on the workers and write the predictions to disk, or to a store.
 
         Inside `executing(run=…)` an interrupted call leaves its chunks beside `path`, and `resume` continues with them.
 
@@ -572,7 +569,7 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
         X : any rows, or a Dataset of xarray
         path : of the zarr group with `prediction`, and the ids or source rows of a corpus that has them; of a Dataset
             with its coordinates, as `xarray.open_zarr` reads it. With a name that ends in .csv or .parquet of a table
-            of these, with classes by name. It appears complete or not at all
+            of these, with classes by name. It appears complete or not at all. Or a store of zarr, a URL or `StorePath`
         decision : also write `decision` (n, c)
         probability : also write the probabilities of the classes, in tables alone
         return_std : also write the standard deviations of observations, `std`, as `KernelRidge.predict` returns them
@@ -591,23 +588,23 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
             `path` exists or cannot be written, or two outputs would have the same name.
         """
         check_is_fitted(self)
-        require_target(path, "the predictions")
+        target = prediction_store.target_of(path)
         rows, name = input_rows(self, X, reset=False), type(self).__name__
         if probability and not self._predictor().logits:
             raise ConfigError(f"probability: {name} gives none; fit a classifier with probability=True")
         if not is_table(path):
             if probability:
                 raise ConfigError("probability: expected a path that ends in .csv or .parquet; or pass decision=True")
-            return self._write_store(rows, path, decision=decision, std=return_std, overwrite=overwrite)
-        if rows.grid:
-            raise ConfigError(f"{os.fspath(path)}: expected the path of a zarr group for a Dataset, found a table's")
-        table, both = os.fspath(path), decision or probability
+            return self._write_store(rows, target, decision=decision, std=return_std, overwrite=overwrite)
+        if rows.grid or not isinstance(target, Path):
+            raise ConfigError(f"{target}: expected a zarr group for a Dataset or in a store, found the name of a table")
+        table, both = str(target), decision or probability
         with preparing_table(table, overwrite=overwrite) as store:  # workers write its chunks
             group = self._write_store(rows, store, decision=both, std=return_std, overwrite=True)
             return write_table(table, group, decision=decision, probability=probability, raw_text=raw_text)
 
     def _write_store(
-        self, rows: Rows, path: str | os.PathLike[str], *, decision: bool, std: bool, overwrite: bool
+        self, rows: Rows, target: prediction_store.Location, *, decision: bool, std: bool, overwrite: bool
     ) -> zarr.Group:
         """Write predictions as a zarr group."""
         bounds = rows.bounds(settings())
@@ -618,29 +615,23 @@ class RowsEstimator(CallbackSupportMixin, BaseEstimator):
             )
         predictor = Deviations(self._with_spread()) if std else self._predictor()
         flat = self._require("predict").inputs.flat is not False
-        keep, resume = prediction_store.kept_for_run()
-        with (
-            claimed(path, "the prediction store"),
-            publishing(path, kind="predictions", overwrite=overwrite, keep=keep, resume=resume) as scratch,
-        ):
+        with prediction_store.publishing(target, overwrite=overwrite) as place:
             plain = Rows(rows.x, {}, rows.row_maps, rows.name)
             ids = {rows.id_column: rows.ids["id"]} if "id" in rows.ids else rows.ids
             if rows.grid is None:
                 prediction_store.create(
-                    scratch, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std, ids=ids
+                    place, predictor, len(rows), chunk_rows, decision=decision, flat=flat, std=std, ids=ids
                 )
-                writer = prediction_store.PredictionWriter(
-                    predictor, str(scratch.absolute()), chunk_rows, decision, flat, std
-                )
+                writer = prediction_store.PredictionWriter(predictor, place, chunk_rows, decision, flat, std)
                 prediction_store.fill(plain, writer)
             else:
                 targets = self._require("predict").inputs.targets
                 largest = max((stop - start for start, stop in pairwise(bounds)), default=1)
                 on_grid = grid_store.create(
-                    scratch, predictor, rows.grid, targets, chunk_rows=largest, decision=decision, std=std
+                    place, predictor, rows.grid, targets, chunk_rows=largest, decision=decision, std=std
                 )
                 prediction_store.fill(plain.skip_bad_rows(), on_grid)
-        return prediction_store.open_predictions(path)
+        return prediction_store.open_predictions(target)
 
 
 def _score(self: RowsEstimator, X: RowsLike, y: ColumnLike = None, sample_weight: ColumnLike = None) -> float:

@@ -15,7 +15,6 @@ regressors         r2, rmse, mae, mse, residuals (counts in 40 bins from −4 to
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from sklearn.pipeline import Pipeline
 
 from bigkernel.arrays import Array, ColumnLike, RowsLike
 from bigkernel.data.corpus import Corpus
+from bigkernel.engine.prediction_store import Target
 from bigkernel.engine.rows import Rows
 from bigkernel.errors import ConfigError, DataError
 from bigkernel.estimators.fit.state import Report
@@ -86,7 +86,7 @@ class Model(Protocol):
     ) -> Accumulator:
         """Sum up what scores are computed from."""
 
-    def predict_to(self, X: RowsLike, path: str | os.PathLike[str], **options: bool) -> zarr.Group | list[str]:
+    def predict_to(self, X: RowsLike, path: Target, **options: bool) -> zarr.Group | list[str]:
         """Write predictions."""
 
 
@@ -116,7 +116,7 @@ def split(model: BaseEstimator, rows: R) -> tuple[Model, R | Rows]:
 def predict_to(
     model: BaseEstimator,
     X: RowsLike,
-    path: str | os.PathLike[str],
+    path: Target,
     *,
     decision: bool = False,
     probability: bool = False,

@@ -48,7 +48,7 @@ def test_a_lost_chunk_is_missed_when_opened(make_corpus, tmp_path, name):
 
 def test_a_chunk_out_of_step_is_refused(make_corpus, tmp_path):
     create(tmp_path / "out", predictor(), N, 30, decision=False, flat=False)
-    writer = PredictionWriter(predictor(), str(tmp_path / "out"), 30, False, False)
+    writer = PredictionWriter(predictor(), tmp_path / "out", 30, False, False)
     with pytest.raises(DataError, match="row 45"):
         writer.update(writer.zero(), as_rows(X).read(45, 60))
     with pytest.raises(DataError, match="expected 30 rows in chunk 1, found 20"):

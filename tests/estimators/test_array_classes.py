@@ -5,6 +5,7 @@ import subprocess
 import sys
 from importlib import import_module
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ import xarray as xr
 import zarr
 from numpy.testing import assert_allclose
 from sklearn.pipeline import make_pipeline
-from zarr.storage import FsspecStore, ObjectStore
+from zarr.storage import FsspecStore, MemoryStore, ObjectStore, StorePath
 
 from bigkernel import KernelRidge, KernelRidgeClassifier, Standardizer, SweepSearchCV, executing, write_corpus
 from bigkernel.data.dask_arrays import as_dask_array
+from bigkernel.engine.grid_store import GridWriter
 from bigkernel.errors import ConfigError, DataError
 
 X = np.random.default_rng(0).normal(size=(400, 3))
@@ -107,7 +109,84 @@ def test_workers_read_any_store_and_xarray_writes_to_it(name, client, tmp_path):
     assert np.isnan(written[:5]).all()
 
 
-def test_stores_that_workers_cannot_open_are_refused(client):
+MODEL = KernelRidge(n_landmarks=40, random_state=0)
+BLOCKS = SEA.chunk({"y": 5, "x": 10})
+
+
+@pytest.mark.parametrize("name", ["obstore", "fsspec", "icechunk", "memory"])
+def test_predictions_in_any_store_are_those_on_disk(name, tmp_path):
+    model = MODEL.fit(SEA, HEAT)
+    if name == "memory":
+        store, publish = MemoryStore(), None
+    else:
+        store, publish = make_store(name, tmp_path / name)
+    place = StorePath(store, "maps/heat")
+    zarr.create_group(place / "other")
+    with pytest.raises(DataError, match=r"expected an empty place, .* found maps/heat/other/zarr\.json"):
+        model.predict_to(BLOCKS, place)
+    with pytest.raises(DataError, match=r"expected an empty place, .* found maps/heat/other/zarr\.json"):
+        model.predict_to(BLOCKS, place, overwrite=True)
+    place = StorePath(store, "map")
+    for _ in range(2):
+        model.predict_to(BLOCKS, tmp_path / "disk", return_std=True, overwrite=True)
+        model.predict_to(BLOCKS, place, return_std=True, overwrite=True)
+    with pytest.raises(
+        DataError, match="expected an empty place, or predictions and overwrite=True, found predictions"
+    ):
+        model.predict_to(BLOCKS, place)
+    rows = MODEL.fit(X, Y).predict_to(da_rows(X), StorePath(store, "rows"))
+    assert_allclose(rows["prediction"][:], MODEL.predict(X))
+    readable = publish() if publish else store
+    map_there = xr.open_zarr(readable, group="map", consolidated=False)
+    xr.testing.assert_identical(map_there, xr.open_zarr(tmp_path / "disk"))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_no_reader_finds_predictions_in_a_store_before_all_are_there(lost, tmp_path, monkeypatch):
+    model, store, update, written = MODEL.fit(SEA, HEAT), MemoryStore(), GridWriter.update, []
+
+    def until_stopped(self, total, chunk):
+        with pytest.raises(FileNotFoundError):
+            zarr.open_group(store, mode="r")
+        if len(written) == 5:
+            written.clear()
+            raise OSError("stopped")
+        written.append(chunk.start)
+        update(self, total, chunk)
+
+    monkeypatch.setattr(GridWriter, "update", until_stopped)
+    with dask.config.set({"bigkernel.chunk-bytes": 1024, "bigkernel.min-segments": 8, "bigkernel.retries": 0}):
+        with executing("serial"), pytest.raises(DataError, match="stopped"):
+            model.predict_to(BLOCKS, store)
+        with executing("serial", run=tmp_path / "run"), pytest.raises(DataError, match="stopped"):
+            model.predict_to(BLOCKS, store, overwrite=True)
+        with pytest.raises(DataError, match="found unfinished predictions"):
+            model.predict_to(BLOCKS, store)
+        if lost:
+            del store._store_dict["heat/c/0/0"]
+        with executing("serial", run=tmp_path / "run", resume=True):
+            if lost:
+                monkeypatch.undo()
+            model.predict_to(BLOCKS, store)
+    assert lost or written == [250, 300, 350]
+    xr.testing.assert_allclose(xr.open_zarr(store).heat, model.predict(SEA), rtol=1e-12)
+
+
+def test_places_that_cannot_hold_predictions_are_refused():
+    model = MODEL.fit(SEA, HEAT)
+    read_only, once = MemoryStore(read_only=True), {"max_retries": 0}
+    nowhere = import_module("obstore.store").HTTPStore("https://127.0.0.1:9", retry_config=once)
+    for target, error, message in (
+        (read_only, ConfigError, "expected a store whose objects can be written and removed"),
+        ("gs://bucket/out", ConfigError, "expected an address that begins with"),
+        ("memory://out/p.csv", ConfigError, "found the name of a table"),
+        (ObjectStore(nowhere), DataError, "cannot read its objects: GenericError"),
+    ):
+        with pytest.raises(error, match=message):
+            model.predict_to(BLOCKS, target)
+
+
+def test_stores_that_workers_cannot_open_are_refused(client, tmp_path):
     model = KernelRidge(n_landmarks=20, random_state=0)
     memory = FsspecStore.from_url("memory://rows-of-this-process")
     for store, message in (
@@ -118,6 +197,12 @@ def test_stores_that_workers_cannot_open_are_refused(client):
         assert_allclose(model.fit(x, Y).predict(X), model.fit(da_rows(X), Y).predict(X))
         with executing(client), pytest.raises(DataError, match=message):
             model.fit(x, Y)
+    of_process = ObjectStore(import_module("obstore.store").MemoryStore())
+    with executing(client), pytest.raises(DataError, match="cannot be sent to workers; take a store of files"):
+        model.predict_to(da_rows(X), of_process)
+    store, _ = make_store("obstore", tmp_path / "out")
+    with executing(client):
+        assert_allclose(model.predict_to(da_rows(X), store)["prediction"][:], model.predict(X), atol=1e-10)
 
 
 def test_codecs_of_driver_and_workers_must_be_alike(client):

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
+from zarr.storage import FsspecStore
 
 import bigkernel as bk
 from bigkernel.cli import main
@@ -135,6 +136,32 @@ def test_coordinates_are_features_by_name(tmp_path):
     assert_allclose(bk.Predictor.load(tmp_path / "m").predict(at), model.predict(at))
 
 
+def test_latitudes_downwards_and_longitudes_from_180_west_are_the_same_places():
+    model = make_pipeline(bk.OnSphere(), clone(RIDGE)).fit(bk.cells(SEA, ["lat", "lon", "sst"]), GIVEN)
+    turned = SEA.assign_coords(lon=(SEA.lon + 180) % 360 - 180).sortby("lon").sortby("lat", ascending=False)
+    again = model.predict(turned).assign_coords(lon=turned.lon % 360).sortby("lon").sortby("lat")
+    xr.testing.assert_allclose(again, model.predict(SEA), rtol=1e-9)
+
+
+@pytest.mark.parametrize("chunks", [None, CHUNKS], ids=["arrays", "chunks"])
+def test_transforms_have_the_dimensions_of_the_grid(chunks):
+    sea = SEA if chunks is None else SEA.chunk(chunks)
+    places = bk.cells(sea, ["lat", "lon", "sst"])
+    steps = make_pipeline(bk.OnSphere(), bk.Nystroem(n_components=5, random_state=0)).fit(places)
+    turned, features = (model.transform(sea).to_dataarray() for model in (steps[0], steps))
+    assert features.dims == ("time", "lat", "lon", "feature")
+    assert (features.chunks is None) == (chunks is None)
+    assert turned.feature.values.tolist() == ["sst", "on-sphere 0", "on-sphere 1", "on-sphere 2"]
+    xr.testing.assert_equal(turned.drop_vars("feature").coords.to_dataset(), SEA.coords.to_dataset())
+    by_cell = features.values
+    assert_array_equal(np.isfinite(by_cell).all(axis=3), SOUND)
+    at = [[LAT[2], LON[3], SST[1, 2, 3]], [LAT[9], LON[0], SST[2, 9, 0]]]
+    at = pd.DataFrame(at, columns=["lat", "lon", "sst"])
+    assert_allclose(by_cell[[1, 2], [2, 9], [3, 0]], steps.transform(at), rtol=1e-9)
+    with pytest.raises(DataError, match="expected the cells of a Dataset"):
+        as_rows(matrix()).to_dataarray()
+
+
 MAP = SEA.drop_vars(["sst", "depth", "area"])
 MAPS = {
     "coordinates alone": (MAP, None),
@@ -232,6 +259,10 @@ SHAPES = {
     "spans of time": (SEA.assign(age=("time", TIME - TIME[0])), None),
     "numbers alone": (xr.Dataset({"a": 1.0}), "expected variables over some dimension"),
     "an array of no features": (SEA.sst, "expected one of"),
+    "numbers that netCDF writes for missing ones": (
+        SEA.assign(depth=SEA.depth.where(SEA.lat > 0, 9.969209968386869e36).astype(np.float32)),
+        "depth: found infinite values, or 9.97e36, which netCDF",
+    ),
     "infinite numbers": (SEA.assign(sst=SEA.sst.where(SEA.lat > 0, np.inf)), "sst: found infinite values"),
     "objects": (SEA.assign(sst=SEA.sst.astype(object)), r"sst: .* found dtype object; .*astype\(float\)"),
     "complex numbers": (SEA.assign(wave=("lat", np.ones(12) * 1j)), "wave: expected numbers, dates"),
@@ -322,14 +353,18 @@ def test_a_dataset_opened_without_decoding_gives_the_fit_of_the_decoded_one(chun
 @pytest.mark.parametrize("chunks", [None, CHUNKS], ids=["arrays", "chunks"])
 def test_predictions_on_disk_are_a_dataset(chunks, tmp_path):
     sea = (SEA if chunks is None else SEA.chunk(chunks)).assign_coords(station=("lat", [f"s{i}" for i in range(12)]))
+    sea = sea.assign_coords(
+        lead=("time", TIME - TIME[0]), land=("lat", LAT > 0), made=np.datetime64("2020-01-01T01:30")
+    )
     model = make_pipeline(bk.Standardizer(), clone(RIDGE)).fit(sea, GIVEN)
     bk.predict_to(model, sea, tmp_path / "out.zarr", return_std=True)
     stored = xr.open_zarr(tmp_path / "out.zarr").load()
     assert {*stored.data_vars} == {"chl", "chl_std"}
     assert stored.chl.dims == ("time", "lat", "lon")
-    xr.testing.assert_allclose(stored.chl.drop_vars("station"), model.predict(SEA), rtol=1e-9)
-    assert_array_equal(stored.station, sea.station)
-    assert_array_equal(stored.time, TIME)
+    more = ("station", "lead", "land", "made")
+    xr.testing.assert_allclose(stored.chl.drop_vars(more), model.predict(SEA), rtol=1e-9)
+    for name in ("time", *more):
+        assert_array_equal(stored[name], sea[name])
     assert stored.chl.attrs == {"units": "mg m-3"}
     assert (stored.chl_std.values[SOUND] > 0).all()
     labels = make_pipeline(bk.Standardizer(), clone(CLASSES)).fit(sea, NAMED)
@@ -433,6 +468,10 @@ def test_the_command_predicts_a_dataset(tmp_path):
     assert result.exit_code == 0, result.output
     stored = xr.open_zarr(tmp_path / "out.zarr").load()
     xr.testing.assert_allclose(stored.chl, model.predict(SEA), rtol=1e-9)
+    address = "memory://filled-by-the-command"
+    result = CliRunner().invoke(main, [*command[:3], address, "--std"])
+    assert result.exit_code == 0, result.output
+    xr.testing.assert_identical(xr.open_zarr(FsspecStore.from_url(address)).load(), stored)
     table = CliRunner().invoke(main, [*command[:3], str(tmp_path / "out.csv")])
     assert table.exit_code == 2
     assert "needs a corpus" in table.output

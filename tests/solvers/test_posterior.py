@@ -185,7 +185,7 @@ def test_a_task_that_writes_deviations_takes_no_more_memory_than_announced(kerne
     model = predictor(kernel, **{"rows": many, "landmarks": many, **options})
     chunk_rows = 1500
     create(tmp_path / "out", model, chunk_rows, chunk_rows, decision=True, flat=False, std=True)
-    writer = PredictionWriter(model, str(tmp_path / "out"), chunk_rows, True, False, True)
+    writer = PredictionWriter(model, tmp_path / "out", chunk_rows, True, False, True)
     announced = writer.footprint(block_rows).work_bytes
     travelled = pickle.dumps(writer)
     chunk = Chunk(np.random.default_rng(1).normal(size=(chunk_rows, D)), block_rows=block_rows)

@@ -149,10 +149,10 @@ def _pick(group: Any, name: str, requested: str | None, usual: tuple[str, ...]) 
     return None
 
 
-def open_store(path: str) -> Any:
-    """Open the store at a directory or URL for reading, with limits of time for http and s3."""
+def open_store(path: str, *, read_only: bool = True) -> Any:
+    """Open the store at a directory or URL, with limits of time for http and s3."""
     if not is_url(path):
-        return LocalStore(path, read_only=True)
+        return LocalStore(path, read_only=read_only)
     protocol = path.partition("://")[0].lower()
     if protocol not in PROTOCOLS or "::" in path:
         raise ConfigError(f"{shown(path)}: expected an address that begins with {', '.join(PROTOCOLS)}, without ::")
@@ -172,7 +172,7 @@ def open_store(path: str) -> Any:
     except ImportError as error:
         package = '"bigkernel[s3]"' if error.name == "s3fs" else '"bigkernel[data]"'
         raise ConfigError(f"{protocol}: {error.name} is not installed: pip install {package}") from None
-    return FsspecStore.from_url(path, storage_options=options, read_only=True)
+    return FsspecStore.from_url(path, storage_options=options, read_only=read_only)
 
 
 @contextlib.contextmanager

@@ -111,9 +111,7 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             return map_rows(X, row_map, float_of(X.dtype))
         rows = input_rows(self, X, reset=False)
         if is_dask_array(X) and isinstance(rows.x, DaskSource):
-            dtype, width, whole = float_of(X.dtype), row_map.width(rows.shape[1]), rows.x.dense
-            chunks, meta = (whole.chunks[0], (width,)), np.empty((0, 0), dtype)
-            return whole.map_blocks(map_rows, row_map, dtype, dtype=dtype, chunks=chunks, meta=meta)
+            return rows.map(row_map).mapped_array()
         if is_lazy(X):
             return rows.map(row_map)
         return map_rows(rows.x.read(0, len(rows)), row_map, float_of(rows.dtype))
