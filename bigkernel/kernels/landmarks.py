@@ -100,10 +100,28 @@ def as_landmarks(landmarks: ArrayLike, n_features: int) -> Array:
     return array
 
 
+def spread(X: Array, count: int, rng: np.random.RandomState) -> Ids:
+    """Sample rows (n, d) by squares of distances, above rounding, from the nearest one before (k-means++, 2007)."""
+    sampled, left = np.empty(count, np.int64), np.full(len(X), np.sqrt(np.finfo(X.dtype).max))
+    least = (8 * np.finfo(X.dtype).eps) ** 2 * np.einsum("ij,ij->i", X, X)
+    for k in range(count):
+        sums = np.cumsum(np.where(left > least, left, 0), dtype=np.float64)
+        sampled[k] = min(np.searchsorted(sums, rng.random_sample() * sums[-1], side="right"), len(X) - 1)
+        left = np.minimum(left, np.einsum("ij,ij->i", apart := X - X[sampled[k]], apart))
+    return sampled
+
+
+def group_means(X: Array, group: Ids, count: int) -> tuple[Array, Ids]:
+    """Compute the means (count, d) of groups of rows (n, d), 0 of an empty one, and their numbers of rows (count,)."""
+    counts = np.bincount(group, minlength=count)
+    sums = sparse.csc_array((np.ones(len(X), X.dtype), group, np.arange(len(X) + 1)), (count, len(X))) @ X
+    return sums / np.maximum(counts, 1).astype(X.dtype)[:, None], counts
+
+
 def move_centres(X: Array, centres: Array, steps: int) -> tuple[Array, Ids]:
     """Move centres (m, d) to the means of the rows (n, d) nearest to them, till none changes (Lloyd 1982).
 
-    Return them and the numbers of rows nearest to them (m,). A centre of no row moves to the row farthest from its own.
+    Return them and the centre nearest to each row (n,). A centre of no row moves to the row farthest from its own.
     Each thread of BLAS has 1,024 rows at a time; bits do not depend on their number.
     """
     centres, squares, before = centres.copy(), np.einsum("ij,ij->i", X, X), np.empty(0)
@@ -119,19 +137,16 @@ def move_centres(X: Array, centres: Array, steps: int) -> tuple[Array, Ids]:
     with one_thread(), ThreadPoolExecutor(threads) as pool:
         for step in range(steps + 1):
             nearest, distances = map(np.concatenate, zip(*pool.map(find, range(0, len(X), _NEAREST_ROWS)), strict=True))
-            counts = np.bincount(nearest, minlength=len(centres))
             if step == steps or np.array_equal(nearest, before):
                 break
-            member = (np.ones(len(X), X.dtype), nearest, np.arange(len(X) + 1))
-            sums = sparse.csc_array(member, (len(centres), len(X))) @ X
-            has, empty, before = counts > 0, np.flatnonzero(counts == 0), nearest
-            centres[has] = sums[has] / counts[has, None]
+            means, counts = group_means(X, nearest, len(centres))
+            centres, empty, before = np.where(counts[:, None] > 0, means, centres), np.flatnonzero(counts == 0), nearest
             # centres of no row go to the farthest rows, as long as these are no centres
             distances += squares
             far = np.argsort(distances, kind="stable")[len(X) - len(empty) :]
             far = far[distances[far] > _RESIDUE * squares.max()]
             centres[empty[: len(far)]] = X[far]
-    return centres, counts
+    return centres, nearest
 
 
 def rp_cholesky(

@@ -16,6 +16,7 @@ from kinds import of_kind
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.cluster import KMeans
 from sklearn.metrics import pairwise_distances_argmin_min
+from threadpoolctl import threadpool_limits
 
 import bigkernel as bk
 from bigkernel.engine.rows import as_rows
@@ -211,6 +212,22 @@ def test_k_means_reads_a_sample_of_many_rows(many, monkeypatch):
     chosen("k-means", as_rows(many), 15)
     assert len(sampled[0]) == sample_size(len(many), 3, 15, least=200) == 300
     assert (np.diff(sampled[0]) > 0).all()
+
+
+def test_centres_of_many_features_are_found_in_few_directions_by_any_number_of_threads():
+    where = rng.normal(size=(12, 200)) / 10
+    rows, found = np.repeat(where, 50, axis=0), []
+    wide = as_rows(rows + 1e-3 * rng.normal(size=rows.shape))
+    for threads in (1, 2):
+        with threadpool_limits(threads, user_api="blas"):
+            found.append(chosen("k-means", wide).landmarks)
+    assert_array_equal(found[1], found[0])
+    # equal rows count once, though their images in the directions differ by rounding
+    some = np.sort(chosen("k-means", as_rows(rows), 30).landmarks, axis=0)
+    assert_allclose(some, np.sort(where, axis=0), atol=1e-12)
+    # each of the clusters has a centre at its mean
+    apart = np.sqrt(((found[0][:, None] - where) ** 2).sum(axis=2)).min(axis=0)
+    assert np.count_nonzero(apart < 0.01) >= 11
 
 
 @pytest.mark.parametrize(

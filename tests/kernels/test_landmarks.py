@@ -16,7 +16,15 @@ from traced import traced
 from bigkernel import Gaussian, Linear
 from bigkernel.errors import DataError
 from bigkernel.kernels import landmarks
-from bigkernel.kernels.landmarks import MOST_POINTS, as_landmarks, median_width, move_centres, rp_cholesky, uniform
+from bigkernel.kernels.landmarks import (
+    MOST_POINTS,
+    as_landmarks,
+    median_width,
+    move_centres,
+    rp_cholesky,
+    spread,
+    uniform,
+)
 
 rng = np.random.default_rng(20241003)
 N = 60
@@ -177,12 +185,22 @@ def test_centres_move_to_the_means_of_their_rows_and_an_empty_one_to_the_farthes
         nearest, farthest = distances.argmin(axis=1), distances.min(axis=1).argmax()
         for j in range(6):
             expected[j] = X[nearest == j].mean(axis=0) if (nearest == j).any() else X[farthest]
-    actual, counts = move_centres(X, first, 3)
+    actual, nearest = move_centres(X, first, 3)
     assert_allclose(actual, expected, rtol=1e-12)
-    assert_array_equal(counts, np.bincount(cdist(X, expected).argmin(axis=1), minlength=6))
+    assert_array_equal(nearest, cdist(X, expected).argmin(axis=1))
     assert first[-1, 0] == 100.0
     last, _ = move_centres(X, first, 100)
     assert_array_equal(move_centres(X, last, 1)[0], last)
+
+
+def test_first_centres_follow_squared_distances_and_repeat_only_where_no_other_row_is_left():
+    rows = np.array([[0.0], [1.0], [3.0], [3.0]])
+    pairs = np.array([spread(rows, 2, np.random.RandomState(seed)) for seed in range(2000)])
+    seconds = np.bincount(pairs[pairs[:, 0] == 0, 1], minlength=4)
+    assert seconds[0] == 0
+    assert chisquare(seconds[1:], seconds.sum() * np.array([1, 9, 9]) / 19).pvalue > 1e-3
+    assert {tuple(np.unique(rows[spread(rows, 3, np.random.RandomState(seed))])) for seed in range(20)} == {(0, 1, 3)}
+    assert len(spread(rows, 4, np.random.RandomState(0))) == 4
 
 
 def test_centres_have_the_same_bits_with_any_number_of_threads():

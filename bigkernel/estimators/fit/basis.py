@@ -72,6 +72,7 @@ SAMPLE_BYTES = 2**30
 FACTOR_BYTES = 2**31  # of (rows of the sample, m) numbers, up to which there are more than two rows a landmark
 SEED_ROWS, SEED_LEAST = 3, 2000  # rows a centre, and in all, among which k-means chooses its first centres
 LLOYD_STEPS = 10  # of k-means from these
+DIRECTIONS = 64  # in which its rows are compared, where they have more features
 STRIPS_BYTES = 2**28  # of rows and kernel values that a choice by the kernel works on at a time
 
 
@@ -526,23 +527,26 @@ def _centres(some: Rows | DomainRows, count: int, rng: np.random.RandomState) ->
 def _k_means(X: Array, count: int, rng: np.random.RandomState) -> Array:
     """Find centres (m, d) of rows, which are overwritten; of equal centres one is returned.
 
-    The first ones are chosen among a few rows a centre, as that takes n·m·d operations one centre after another.
-    To choose them among all rows, and to move all of them to the end, is not more accurate (D35 of DESIGN).
+    The first ones are chosen among a few rows a centre, and rows are compared in few directions: to use all of them,
+    and to move centres to the end, is not more accurate (D35 of DESIGN).
     """
-    from sklearn.cluster import kmeans_plusplus  # a third of scikit-learn, which other choices do not need
-
     # in float32 about the mean, in units of a power of two near the largest value, as squares of others may overflow
     unit = float(np.ldexp(1.0, np.clip(-np.frexp(np.abs(X).max(initial=0.0))[1], -1022, 1022)))
     X *= unit
     mean = X.mean(axis=0)
     X -= mean
     points = X.astype(np.float32)
-    some = points[draws.uniform(len(points), min(len(points), max(SEED_LEAST, SEED_ROWS * count)), rng)]
-    # the best of several trials is far out where rows are few a centre
-    trials = None if len(some) >= ROWS_PER_LANDMARK * count else 1
+    some = draws.uniform(len(points), min(len(points), max(SEED_LEAST, SEED_ROWS * count)), rng)
     with one_thread():  # two threads of BLAS wait for each other in thin products
-        first, _ = kmeans_plusplus(some, count, n_local_trials=trials, random_state=rng)
-    centres, counts = draws.move_centres(points, first, LLOYD_STEPS)
+        if X.shape[1] > DIRECTIONS:
+            # those in which a few rows vary most, by subspace iteration from random ones
+            directions = rng.standard_normal((X.shape[1], DIRECTIONS)).astype(np.float32)
+            for _ in range(2):
+                directions = np.linalg.qr(points[some].T @ (points[some] @ directions))[0]
+            points = points @ directions
+        first = some[draws.spread(points[some], count, rng)]
+    _, nearest = draws.move_centres(points, points[first], LLOYD_STEPS)
+    centres, counts = draws.group_means(X, nearest, count)
     return np.asarray((centres[counts > 0] + mean) / unit)
 
 
