@@ -23,20 +23,23 @@ from bigkernel.estimators.fit.calibration import PROBABILITY
 from bigkernel.estimators.fit.folds import choose_by_rows
 from bigkernel.estimators.fit.graph import GRAPH, Graph, refuse_graph
 from bigkernel.estimators.fit.method import Method, with_choice
+from bigkernel.estimators.fit.precision import ADVICE, SAFE, rounding_estimate
 from bigkernel.estimators.fit.state import ExactProblem, Fitted, Problem, SpectralSolution
 from bigkernel.estimators.inputs.checks import KERNEL_CONSTRAINTS, RULES, chosen_by_folds, one_penalty
 from bigkernel.estimators.inputs.class_weights import CLASS_WEIGHT
 from bigkernel.kernels.algebra import Kernel
 from bigkernel.kernels.positive_definite import negative_note
 from bigkernel.solvers.eigenfunctions import (
+    Known,
     eigenfunctions_of_core,
     eigenfunctions_of_rows,
     graph_penalty,
+    rounding_error,
     solve_labelled,
 )
 from bigkernel.solvers.penalty_grid import Coordinates, SolveSettings, resolve_gcv
-from bigkernel.solvers.residuals import SolveDiagnostics, warn_or_note
-from bigkernel.solvers.whitening import Whitening
+from bigkernel.solvers.residuals import ENOUGH, Errors, SolveDiagnostics, warn_or_note
+from bigkernel.solvers.whitening import Whitening, centre, reduce_moments
 from bigkernel.statistics.moments import Moments
 
 _CONSTRAINTS: dict[str, list[object]] = {
@@ -83,16 +86,22 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
     def solve(self, problem: Problem, reduced: SSSLReduced, diagnostics: SolveDiagnostics) -> SpectralSolution:
         if not self.fit_intercept:
             problem = problem.of_targets()
-        labelled = Moments.of(problem.statistics, 1, shift=problem.centre)
+        labelled, whitening = Moments.of(problem.statistics, 1, shift=problem.centre), reduced[0]
         if self.of_landmarks:
-            basis = of_kernel(problem.basis)
-            core = basis.core()
-            _note_negative(core, basis.kernel, diagnostics)
+            core = of_kernel(problem.basis).core()
+            _note_negative(core, of_kernel(problem.basis).kernel, diagnostics)
             functions = eigenfunctions_of_core(core, self.n_components, diagnostics=diagnostics)
-        else:
-            functions = self._of_rows(problem, reduced, self.n_components, diagnostics)
-        rank = problem.basis.width if self.of_landmarks else reduced[0].rank
-        return self._solution(functions, labelled, problem.inputs.shift, rank, diagnostics)
+            return self._solution(functions, labelled, problem.inputs.shift, problem.basis.width, diagnostics)
+        coordinates, values, known = self._of_rows(problem, reduced, self.n_components, diagnostics)
+        labelled, functions = reduce_moments(labelled, whitening), (replace(coordinates, whitening=None), values)
+        solution = self._solution(functions, labelled, problem.inputs.shift, whitening.rank, diagnostics)
+        if (estimate := rounding_estimate(problem, whitening)) is not None:
+            block, few = self.graph.weights.index(solution.manifold), centre(labelled, fit_intercept=self.fit_intercept)
+            settings = self.n_components, float(np.max(solution.alpha)), solution.manifold
+            # a larger one is estimated by another solve (`estimate_error`)
+            if (error := SAFE * rounding_error(known, block, few, *settings, estimate)) <= ENOUGH:
+                diagnostics.errors = Errors(error, 0.0, 0.0, advice=ADVICE)
+        return replace(solution, coef=whitening.expand(solution.coef))
 
     def solve_exact(self, problem: ExactProblem, diagnostics: SolveDiagnostics) -> SpectralSolution:
         # weights: eigenfunctions of L f = Σ w_i k(x_i,·) f(x_i), through W^{1/2} K W^{1/2}
@@ -138,7 +147,7 @@ class SSSLMethod(Method[SSSLReduced, SpectralSolution]):
 
     def _of_rows(
         self, problem: Problem, reduced: SSSLReduced, count: int, diagnostics: SolveDiagnostics | None = None
-    ) -> Functions:
+    ) -> tuple[Coordinates, Array, Known]:
         """Return eigenfunctions, with P = I + μ ΦᵀLΦ of the graph of all rows, held out or not, for each weight μ."""
         whitening, L = reduced
         penalties = [None if L is None or not weight else graph_penalty(L, weight) for weight in self.graph.weights]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from scipy import linalg
@@ -16,9 +17,11 @@ from bigkernel.arrays import Array
 from bigkernel.solvers import gcv, residuals
 from bigkernel.solvers.penalty_grid import Coordinates
 from bigkernel.solvers.residuals import SolveDiagnostics
-from bigkernel.solvers.ridge import RidgeSystem, ridge
-from bigkernel.solvers.whitening import Whitening, centre, positive_part, reduce_moments, signs, top_eigen
+from bigkernel.solvers.ridge import RidgeSystem, RoundingEstimate, ridge
+from bigkernel.solvers.whitening import Reduced, Whitening, centre, positive_part, reduce_moments, signs, top_eigen
 from bigkernel.statistics.moments import Moments
+
+Known = tuple[Moments, list[tuple[Array, Array]]]  # of all rows, whitened, and γ (k,) and w (r, k) of each penalty
 
 
 def eigenfunctions_of_rows(
@@ -28,21 +31,21 @@ def eigenfunctions_of_rows(
     *,
     penalties: Sequence[Array | None] = (None,),
     diagnostics: SolveDiagnostics | None = None,
-) -> tuple[Coordinates, Array]:
-    """Return the leading eigenfunctions of all rows as coordinates, and their eigenvalues.
+) -> tuple[Coordinates, Array, Known]:
+    """Return the leading eigenfunctions of all rows as coordinates, their eigenvalues, and what tells their error.
 
     ΦᵀΦ = WΛWᵀ over all N rows; the features √λ_j φ(x)ᵀW_j correspond to VᵀK of the exact form, so that α has the same
     meaning in all three. With a penalty P (r, r) in whitened coordinates they are those of ΦᵀΦ w = λ P w. The
     eigenfunctions of several penalties are blocks of the coordinates.
     """
-    G = reduce_moments(everything, whitening).G
-    pairs = [leading(G, count, diagnostics, penalty=P) for P in penalties]
-    bases = [W * np.sqrt(values) for values, W in pairs]
-    if len(pairs) == 1:
-        return Coordinates(whitening, bases[0]), pairs[0][0]
-    ends = np.cumsum([len(values) for values, _ in pairs]).tolist()
-    blocks = tuple(zip([0, *ends[:-1]], ends, strict=True))
-    return Coordinates(whitening, np.hstack(bases), blocks=blocks), np.concatenate([values for values, _ in pairs])
+    rows = reduce_moments(everything, whitening)
+    # further ones tell the error: all where they cost nothing
+    known = count + (len(rows.G) if len(rows.G) <= 600 else count // 4 + 1)
+    pairs = [leading(rows.G, known, diagnostics, penalty=P) for P in penalties]
+    ends = np.cumsum([0, *(len(values[:count]) for values, _ in pairs)]).tolist()
+    basis = np.hstack([W[:, :count] * np.sqrt(values[:count]) for values, W in pairs])
+    coordinates = Coordinates(whitening, basis, blocks=tuple(pairwise(ends)) if len(pairs) > 1 else ())
+    return coordinates, np.concatenate([values[:count] for values, _ in pairs]), (rows, pairs)
 
 
 def eigenfunctions_of_core(
@@ -76,16 +79,56 @@ def solve_labelled(
     return coordinates.expand(beta), small.target_mean - small.mean @ beta, alpha
 
 
+@np.errstate(all="ignore")
+def rounding_error(
+    known: Known, block: int, few: Reduced, count: int, alpha: float, weight: float, estimate: RoundingEstimate
+) -> float:
+    """Estimate how far rounding moves predictions, relative to their norm, to first order; not finite where unknown.
+
+    x weighs the first `count` eigenvectors w_j of a block, μ is the `weight` of its graph, `few` are labelled rows. For
+    M = W_s Γ_s W_sᵀ, αx = M(C − Gₗx). Sums G + E, and so P + μE, of independent E_ij, change x by
+        dx_i = Σ_j E_ij x_j (1 − μγ_j)/(γ_j − γ_i)                of eigenvectors that are not used,
+        (αI + MGₗ)dx = dM(C − Gₗx) + M(dC − dGₗx − Gₗdx_i)        of those that are.
+    """
+    rows, (values, W) = known[0], known[1][block]
+    s = min(count, len(values))
+    used, root, least = values[:s], np.sqrt(values[:s]), values[-1] if s < len(values) < len(W) else 0.0
+    half, C, mean, total = W.T @ (few.G @ W[:, :s]), W.T @ few.C, W.T @ few.mean, W.T @ rows.s
+    H = root[:, None] * half[:s] * root
+    H += max(alpha, s * np.finfo(np.float64).eps * float(np.trace(H)), 1e-300) * np.eye(s)
+    step = root[:, None] * np.linalg.inv(H) * root
+    rest, of_x, of_graph = C - half @ (x := step @ C[:s]), (x**2).sum(axis=1), 1 - weight * used
+    # Var E_ij: a_i a_j/Σa of sums; of blocks those of w_iᵀ(Σ δφᵀ + Σ φδᵀ)w_j
+    blocks = np.zeros(len(W)) if estimate.blocks is None else estimate.blocks
+    norm = np.sqrt(max(float(estimate.sums.sum()), 1e-300))
+    a, d = (W**2).T @ estimate.sums / norm, (W**2).T @ blocks
+    V = np.outer(a, a) + np.outer(d, values) + np.outer(values, d)
+    # with an intercept, f changes about the mean of the labelled rows
+    Q = np.diag(values) - np.outer(mean, total) - np.outer(total, mean) + rows.n * np.outer(mean, mean)
+    squared = step @ Q[:s, :s] @ step
+    # dx_i with Gₗdx_i; eigenvectors that are not known have eigenvalues below the last one
+    away = V[s:, :s] * (of_graph / (used - values[s:, None])) ** 2
+    change = (away @ of_x) @ (np.diagonal(Q)[s:] + ((half[s:] @ squared) * half[s:]).sum(axis=1))
+    beyond = (norm - a.sum()) * a[:s] + (blocks.sum() - d.sum()) * used + (len(W) - len(values)) * least * d[:s]
+    change += least * (beyond * (of_graph / (used - least)) ** 2) @ of_x
+    # dM(C − Gₗx); dC − dGₗx by the rounding of its sums, Σ δ(y − f)ᵀ, and Σ φδᵀ
+    right = (V[:s, :s] * (of_graph[:, None] + of_graph - 1) ** 2) @ ((alpha / used) ** 2 * of_x) / used**2
+    misfit = np.maximum(few.q - ((C[:s] + rest[:s]) * x).sum(axis=0), 0).sum()
+    right += away.T @ (rest[s:] ** 2).sum(axis=1) + few.n / rows.n * a[:s] * (a[:s] @ of_x) + d[:s] * misfit
+    change += np.diagonal(squared) @ right + (squared * half[:s]).sum() * (blocks @ (W[:, :s] @ x) ** 2).sum()
+    size = used @ of_x - few.mean.any() * ((total[:s] @ x) ** 2).sum() / rows.n
+    return float(np.sqrt(change / size))
+
+
 def graph_penalty(graph: Array, weight: float) -> Array:
     """Compute I + weight·ΦᵀLΦ (r, r) of a Laplacian in whitened coordinates.
 
     If rounding makes it indefinite, the negative part of ΦᵀLΦ is dropped.
     """
-    base = np.eye(len(graph))
-    P: Array = base + weight * graph
+    P: Array = np.eye(len(graph)) + weight * graph
     if linalg.lapack.dpotrf(P, lower=1)[1]:
         values, vectors = linalg.eigh(graph)
-        P = base + weight * (vectors * np.maximum(values, 0)) @ vectors.T
+        P = np.eye(len(graph)) + weight * (vectors * np.maximum(values, 0)) @ vectors.T
     return P
 
 

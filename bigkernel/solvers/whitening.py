@@ -249,8 +249,7 @@ def centre_whitened(whitened: Moments, whitening: Whitening, *, fit_intercept: b
 
 def top_eigen(S: Array, count: int) -> tuple[Array, Array]:
     """Compute the `count` largest eigenvalues (descending) and eigenvectors (columns) of a symmetric matrix."""
-    size = len(S)
-    count = min(count, size)
+    size, count = len(S), min(count, len(S))
     if not count:
         return np.zeros(0), np.zeros((size, 0))
     if size <= 600 or 3 * count > size:  # all of them by divide and conquer, faster than some by bisection

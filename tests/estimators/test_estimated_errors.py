@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from reference import ridge
 from rounding import catch_warnings_of
+from sklearn.base import clone
 from sklearn.datasets import load_digits
 
 from bigkernel import (
@@ -27,6 +28,7 @@ from bigkernel import (
 )
 from bigkernel.errors import AccuracyWarning, DataError, RankDeficiencyWarning
 from bigkernel.estimators.base import restore
+from bigkernel.estimators.fit import method
 from bigkernel.estimators.fit.deviations import posterior_of_sums
 from bigkernel.estimators.fit.method import record, solve, sum_up
 from bigkernel.estimators.fit.precision import estimate_errors, next_precision
@@ -127,6 +129,21 @@ def test_estimated_errors_of_float32_sums_are_near_the_true_ones(name):
     assert min(ratios) > 0.1
     assert max(ratios) < 60
     assert 0.3 < np.median(ratios) < 15
+
+
+@pytest.mark.parametrize("name", ["SSSL", "SSSL of a graph"])
+@pytest.mark.filterwarnings("ignore::bigkernel.errors.AccuracyWarning")
+def test_a_small_error_of_eigenfunctions_is_estimated_without_another_solve(name, monkeypatch):
+    calls, plain = [], method.estimate_error
+    monkeypatch.setattr(method, "estimate_error", lambda *given: calls.append(0) or plain(*given))
+    model, given = METHODS[name]
+    for sigma, alpha, count in ((1.0, 1e-6, 0), (1.0, 1.0, 0), (5.0, 1.0, 1)):
+        model = clone(model).set_params(kernel=Gaussian(sigma), alpha=alpha, landmarks=Z)
+        problem, whitening, estimate = fit_in_float32(model, *given)
+        assert len(calls) == count
+        other = plain(model._method(), problem, whitening, model._fitted.solution).total
+        exact = fitted(name, sigma, alpha, dtype="float64")[0]
+        assert distance(model, exact) < estimate < 6 * other
 
 
 @pytest.mark.parametrize("model", [SSSL(n_components=50, alpha=0.1), ARTLClassifier(n_rounds=0)], ids=["SSSL", "ARTL"])

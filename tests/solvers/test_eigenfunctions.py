@@ -22,7 +22,7 @@ def moments(rows):
 
 @pytest.mark.parametrize("alpha", [1e-10, 1e-8, 1e-3])
 def test_weak_eigenfunctions_are_fitted_as_by_a_decomposition_that_does_not_square(alpha):
-    coordinates, values = eigenfunctions_of_rows(moments(np.ones(N, bool)), Whitening(R, R), R)
+    coordinates, values, _ = eigenfunctions_of_rows(moments(np.ones(N, bool)), Whitening(R, R), R)
     coef, _, _ = solve_labelled(coordinates, moments(FEW), alpha)
     _, root, W = np.linalg.svd(PHI, full_matrices=False)
     features = PHI @ (W.T * root)

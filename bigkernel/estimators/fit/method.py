@@ -272,7 +272,7 @@ def solve(
         if reduced is None:
             reduced = method.reduce(problem, whitening)
         solution = finite(method, method.solve(problem, reduced, diagnostics))
-        if estimate and not method.has_formula:
+        if estimate and not method.has_formula and diagnostics.errors is None:
             diagnostics.errors = estimate_error(method, problem, whitening, solution)
     return Solved(problem, solution, diagnostics, reduced, whitening)
 
