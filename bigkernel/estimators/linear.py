@@ -41,9 +41,12 @@ class LinearMethod(Method[Whitening, LinearSolution]):
     band_weights: Array | None = None  # (b,); (k, b) of which folds choose; (c, b) if chosen for each target
 
     def statistic(self, basis: Columns, targets: AnyTargets) -> MomentStatistic:
-        if self.bands is not None and len(self.bands) != basis.width:
-            raise DataError(f"bands: expected the band of each of {basis.width} columns, found {len(self.bands)}")
+        self._check_bands(basis.width)
         return super().statistic(basis, targets)
+
+    def _check_bands(self, width: int) -> None:
+        if self.bands is not None and self.bands.shape != (width,):
+            raise DataError(f"bands: expected the band of each of {width} columns, found shape {self.bands.shape}")
 
     def solve(self, problem: Problem, reduced: Whitening, diagnostics: SolveDiagnostics) -> LinearSolution:
         assert isinstance(problem.basis, RowBasis)
@@ -90,13 +93,14 @@ class LinearMethod(Method[Whitening, LinearSolution]):
     def solve_settings(self) -> SolveSettings:
         if self.band_weights is not None and self.band_weights.ndim > 1:
             raise ConfigError("band_weights: expected one weight of each band in a search; list several in its grid")
-        weights = () if self.band_weights is None else tuple(self.band_weights.tolist())
-        return SolveSettings(penalty_of(self.alpha), self.fit_intercept, band_weights=weights)
+        weights = () if self.band_weights is None else tuple(self.band_weights[self.bands].tolist())
+        return SolveSettings(penalty_of(self.alpha), self.fit_intercept, column_weights=weights)
 
     def coordinates(self, problem: Problem, n_components: int, whitening: Whitening | None = None) -> Coordinates:
         assert isinstance(problem.basis, RowBasis)
         if self.bands is None or self.band_weights is None:
             return Coordinates(origin=problem.basis.shift)
+        self._check_bands(problem.basis.width)
         # columns times √w, so that K = Σ w XXᵀ over the bands X
         scale = np.sqrt(self.band_weights)[self.bands]
         return Coordinates(origin=scale * problem.basis.shift, scale=scale)
@@ -129,13 +133,17 @@ class _Linear(Regressor):
     def _method(self) -> LinearMethod:
         name, alpha, flag = type(self).__name__, getattr(self, "alpha", 0.0), bool(self.fit_intercept)
         bands, weights = getattr(self, "bands", None), getattr(self, "band_weights", None)
-        if bands is not None or weights is not None:
+        if (bands is None) != (weights is None):
+            found = "bands" if weights is None else "band_weights"
+            raise ConfigError(f"bands, band_weights: expected both or neither, found {found} alone")
+        if bands is not None:
             names, bands = np.unique(np.asarray(bands), return_inverse=True)
             weights = np.atleast_1d(np.asarray(weights, np.float64))
-            fits = weights.ndim <= 1 + chosen_by_folds(alpha) and weights.shape[-1] == len(names)
-            if not fits or not (np.isfinite(weights) & (weights >= 0)).all():
+            fits = weights.ndim <= 1 + chosen_by_folds(alpha) and weights.shape[-1] == len(names) and weights.size
+            if not fits or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any(axis=-1).all():
                 raise ConfigError(
-                    f"band_weights: expected weights ≥ 0 of {len(names)} bands (or rows with 'cv'), found {weights}"
+                    f"band_weights: expected weights ≥ 0 of {len(names)} bands, not all 0 (or rows with 'cv'), found "
+                    f"{weights}"
                 )
         return LinearMethod(name=name, alpha=alpha, fit_intercept=flag, bands=bands, band_weights=weights)
 

@@ -682,7 +682,7 @@ def _by_coordinates(members: list[Candidate]) -> list[list[int]]:
         method, settings = candidate.method, candidate.solve_settings
         key = (
             *(method.whitens, method.graph.manifold, getattr(method, "view_alpha", None)),
-            *(settings.fit_intercept, settings.band_weights),
+            *(settings.fit_intercept, settings.column_weights),
         )
         groups.setdefault(key, []).append(place)
     return list(groups.values())

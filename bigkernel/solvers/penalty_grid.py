@@ -114,7 +114,7 @@ class SolveSettings:
     weighting: str = ""  # of classes; all candidates must agree
     by_direction: bool = False  # each direction has a penalty besides α, so that there is no GCV
     by_target: bool = False  # folds choose for each target by itself
-    band_weights: tuple[float, ...] = ()  # of coordinates, see `LinearMethod`
+    column_weights: tuple[float, ...] = ()  # of the columns of rows, see `LinearMethod`
 
     def columns(self, width: int) -> slice[int, int, None]:
         """Return the coordinates of a candidate, of `width`."""

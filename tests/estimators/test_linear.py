@@ -165,9 +165,9 @@ def test_folds_choose_the_weights_of_bands(rule):
         assert_allclose(model.predict(X)[:, k], dense.predict(X * scale), atol=1e-9)
 
 
-def test_a_search_compares_weights_of_bands_from_one_sweep():
+def test_a_search_compares_bands_and_their_weights_from_one_sweep():
     cv, grid = KFold(3, shuffle=True, random_state=0), {"band_weights": list(BAND_WEIGHTS[:3]), "alpha": [0.1, 10.0]}
-    model = Ridge(bands=BANDS)
+    grid["bands"], model = [BANDS, BANDS[::-1]], Ridge()
     ours, theirs = SweepSearchCV(model, grid, cv=cv).fit(X, Y), peer(model, grid, X, Y, cv=cv)
     assert ours.plan_.count == 1
     assert_allclose(split_scores(ours), split_scores(theirs), atol=1e-10)
@@ -177,8 +177,12 @@ def test_a_search_compares_weights_of_bands_from_one_sweep():
 @pytest.mark.parametrize(
     "settings, error, message",
     [
-        ({"bands": [0, 1], "band_weights": [1, 1]}, DataError, "band of each of 5 columns, found 2"),
-        ({"bands": BANDS}, ConfigError, "weights ≥ 0 of 2 bands"),
+        ({"bands": [0, 1], "band_weights": [1, 1]}, DataError, r"band of each of 5 columns, found shape \(2,\)"),
+        ({"bands": BANDS[:, None], "band_weights": [1, 1]}, DataError, r"found shape \(5, 1\)"),
+        ({"bands": BANDS}, ConfigError, "both or neither, found bands alone"),
+        ({"band_weights": [1, 2]}, ConfigError, "both or neither, found band_weights alone"),
+        ({"bands": BANDS, "band_weights": [[0, 0], [1, 1]], "alpha": "cv"}, ConfigError, "of 2 bands, not all 0"),
+        ({"bands": BANDS, "band_weights": np.ones((0, 2)), "alpha": "cv"}, ConfigError, "weights ≥ 0 of 2 bands"),
         ({"bands": BANDS, "band_weights": [1, 2, 3]}, ConfigError, "weights ≥ 0 of 2 bands"),
         ({"bands": BANDS, "band_weights": [1, -1]}, ConfigError, "weights ≥ 0 of 2 bands"),
         ({"bands": BANDS, "band_weights": BAND_WEIGHTS}, ConfigError, "or rows with 'cv'"),
@@ -187,5 +191,7 @@ def test_a_search_compares_weights_of_bands_from_one_sweep():
 def test_invalid_bands_are_refused(settings, error, message):
     with pytest.raises(error, match=message):
         Ridge(**settings).fit(X, Y)
+    with pytest.raises(DataError, match="band of each of 5 columns, found shape"):
+        Ridge().fit(X, Y).set_params(bands=[0, 1], band_weights=[1, 1]).refit()
     with pytest.raises(ConfigError, match="one weight of each band in a search"):
         SweepSearchCV(Ridge(bands=BANDS), {"band_weights": [BAND_WEIGHTS], "alpha": ["cv"]}).fit(X, Y)
