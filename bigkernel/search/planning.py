@@ -154,6 +154,20 @@ def candidates_of(estimator: BaseEstimator, grid: Iterable[Mapping[str, object]]
     return candidates
 
 
+def index_of_given(estimator: BaseEstimator, grid: list[dict[str, object]], everyone: list[Candidate]) -> int | None:
+    """Return the index of the estimator as it is, which joins the candidates of a grid; None if it cannot be one."""
+    params = estimator.get_params()
+    given = {name: params[name] for point in grid for name in point if name in params}
+    if (own := tokenize(given)) in (known := [*map(tokenize, grid)]):
+        return known.index(own)
+    try:
+        (candidate,) = candidates_of(estimator, [given])
+    except ConfigError:  # such as that of an exact fit, in a grid of numbers of landmarks
+        return None
+    everyone.append(replace(candidate, index=len(grid)))
+    return len(grid)
+
+
 def _with_last(model: BaseEstimator, last: BaseEstimator) -> BaseEstimator:
     """Return an estimator with another last step."""
     return Pipeline([*model.steps[:-1], (model.steps[-1][0], last)]) if isinstance(model, Pipeline) else last

@@ -28,7 +28,7 @@ from bigkernel.estimators.evaluation import Model
 from bigkernel.estimators.inputs.columns import is_lazy
 from bigkernel.events.job import Figures, Note, emit, job
 from bigkernel.html import columns, readable, table
-from bigkernel.search.planning import Given, Prepared, SearchPlan, candidates_of, planned, prepare
+from bigkernel.search.planning import Given, Prepared, SearchPlan, candidates_of, index_of_given, planned, prepare
 from bigkernel.search.results import choose, cv_table, doubtful, edges, warn_of_errors
 from bigkernel.search.scoring import Tested, chosen
 from bigkernel.search.sweeps import Candidate
@@ -183,11 +183,8 @@ class SweepSearchCV(CallbackSupportMixin, MetaEstimatorMixin, BaseEstimator):
         if any(is_classifier(candidate.last) != classifier for candidate in everyone):
             raise ConfigError("param_grid: expected only classifiers or only regressors, found both")
         scoring = chosen(self.scoring, classifier=classifier, by_values=any(one.wrapper for one in everyone))
-        if scoring.of_domains:  # which are compared with the estimator as it is
-            params = self.estimator.get_params()
-            grid.append({name: params[name] for point in grid for name in point})
-            self._given = [*map(repr, grid)].index(repr(grid[-1]))
-            everyone = candidates_of(self.estimator, grid if self._given == len(grid) - 1 else grid[:-1])
+        # which are compared with the estimator as it is
+        self._given = index_of_given(self.estimator, grid, everyone) if scoring.of_domains else None
         weighted = any(one.solve_settings.weighting for one in everyone)
         self._scoring = replace(scoring, weighted=weighted, one_standard_error=self.one_standard_error)
         self._check_refit()

@@ -15,6 +15,7 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 
 import bigkernel as bk
 from bigkernel.errors import ConfigError, DataError
+from bigkernel.search.planning import candidates_of, index_of_given
 from bigkernel.search.results import choose
 from bigkernel.search.scoring import OF_DOMAINS
 from bigkernel.solvers.penalty_grid import SolveSettings
@@ -157,6 +158,26 @@ def test_the_estimator_as_it_is_is_left_only_for_a_clear_gain(score):
     assert best(1.0, [0.02, 1.0]) == 1.0
     assert best(1.0, [0.02, 1.02]) == 1.0
     assert best(1.0, [0.02, 0.98]) == 1.0
+
+
+SAME_TO_PRINT = np.zeros((300, 4)), np.diag(np.arange(300) == 150)[:, 148:152] * 1.0
+
+
+@pytest.mark.parametrize(
+    "given, grid, index",
+    [
+        ({"landmarks": SAME_TO_PRINT[0]}, [{"landmarks": SAME_TO_PRINT[1]}], 1),
+        ({"landmarks": SAME_TO_PRINT[0]}, [{"landmarks": one.copy()} for one in SAME_TO_PRINT[::-1]], 1),
+        ({"kernel": bk.Gaussian(), "n_landmarks": 9}, [{"kernel": bk.Matern(), "kernel__nu": 1.5}], 1),
+        ({"n_landmarks": None}, [{"n_landmarks": 9}], None),  # exact
+    ],
+)
+def test_the_estimator_as_it_is_has_the_parameters_that_it_has(given, grid, index):
+    model = bk.KernelRidgeClassifier(**given)
+    everyone = candidates_of(model, grid)
+    assert index_of_given(model, grid, everyone) == index
+    assert [one.index for one in everyone] == list(range(max(len(grid), 1 + (index or 0))))
+    assert index is None or all(everyone[index].params[name] is not None for name in set(given) & set(grid[0]))
 
 
 @pytest.mark.parametrize(
