@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bigkernel.data.table import TableEncoding
 
 _CLASSES: dict[str, Literal["auto"] | bool] = {"auto": "auto", "classes": True, "numbers": False}
+_OF_TABLES = {name: name for name in ("target", "drop", "delimiter", "decimal", "header")} | {"id": "id-column"}
 _ID_NAME = re.compile(r"(?i:id|index|.*[_ ]id)|.*[a-z]I[Dd]")
 _MOST_IDS = 5_000_000  # to compare in memory
 _FORMATS = "\n".join(f"  {name:<8} {text}" for name, text in FORMATS.items())
@@ -149,8 +150,8 @@ def open_rows(path: str, beside: str, encode: TableEncoding | None = None, **opt
 
     if is_table_file(path):
         path = click.get_current_context().with_resource(_as_corpus(path, beside, encode, **options))
-    elif given := [name for name in ("target", "drop", "id") if options.get(name) not in (None, (), "none")]:
-        raise click.UsageError(f"--{given[0].replace('id', 'id-column')}: is of tables, and {path} is none")
+    elif given := [name for name in _OF_TABLES if options.get(name) not in (None, (), "none")]:
+        raise click.UsageError(f"--{_OF_TABLES[given[0]]}: is of tables, and {path} is none")
     return open_corpus(path)
 
 

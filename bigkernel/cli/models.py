@@ -131,6 +131,8 @@ def _open_training(path: str, model: str, options: dict[str, Any], *, quiet: boo
     if source is ParameterSource.DEFAULT and is_table_file(path):
         options["method"] = "tabular"
     reading = {name: options.pop(name) for name in ("target", "drop", "labels_are")}
+    if reading["labels_are"] != "auto" and not is_table_file(path):
+        raise click.UsageError(f"--labels-are: is of tables, and {path} is none")
     return open_rows(path, model, quiet=quiet, **reading)
 
 

@@ -428,7 +428,10 @@ def test_a_table_is_fitted_predicted_and_scored_without_a_corpus_or_a_method(run
 
 
 def test_options_of_tables_are_refused_for_a_corpus_and_tables_for_a_model_of_numbers(run, colours):
-    for command in ("fit flowers n --target x", "predict flowers.model flowers p.csv --id-column x"):
+    for command in (
+        *("fit flowers n --target x", "fit flowers n --labels-are classes"),
+        *("predict flowers.model flowers p.csv --id-column x", "score flowers.model flowers --decimal ,"),
+    ):
         assert "is of tables" in run(*command.split(), code=2).stderr
     for command in ("predict flowers.model flowers.csv p.csv", "score flowers.model flowers.csv"):
         assert "begins with no TableEncoder" in run(*command.split(), code=3).stderr
