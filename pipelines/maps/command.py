@@ -21,7 +21,6 @@ import zarr
 from scipy.interpolate import RBFInterpolator
 from scipy.io import netcdf_file
 from scipy.spatial import cKDTree
-from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 from sklearn.pipeline import make_pipeline
@@ -32,6 +31,7 @@ from bigkernel.engine.process import peak_bytes
 from bigkernel.errors import AccuracyWarning, DataError, RankDeficiencyWarning
 from bigkernel.kernels.feature_maps import LandmarkMap
 from bigkernel.statistics.predictor import Predictor
+from bigkernel.statistics.scores import normal_losses
 from bigkernel.streaming.chunk import Chunk
 from pipelines.maps.clouds import measure_clouds
 from pipelines.shared.charts import Curve, curves
@@ -44,7 +44,6 @@ EARTH_KM = 6371.0
 BANDS = tuple(f"b{i:02d}" for i in range(12))  # of a scene
 SIDE = 1000  # pixels of a side of a scene
 NORMAL_90 = 1.645  # standard deviations on both sides of the mean that hold 90 %
-WIDTHS = (0.05, 0.1, 0.3, 1.0)  # of kernels, among which training cells choose
 UNITS = {"relief": "m", "ocean": "°C"}
 
 
@@ -99,36 +98,22 @@ def vectors(cells: Any, names: Sequence[str]) -> Array:
     return bk.OnSphere(0, 1).fit_transform(np.column_stack([cells[name].values for name in names]))
 
 
-def choose_width(model: Any, X: Array, y: Array, seed: int) -> tuple[float, float]:
-    """Return width and roughness of the kernel of leaves that has the least error at a tenth of the training cells."""
-    held = np.random.default_rng(seed).random(len(X)) < 0.1
-    errors = {}
-    for sigma in WIDTHS:
-        for nu in (0.5, 1.5):
-            one = clone(model).set_params(estimator__kernel=bk.Matern(sigma=sigma, nu=nu))
-            errors[sigma, nu] = rms(one.fit(X[~held], y[~held]).predict(X[held]) - y[held])
-    return min(errors, key=errors.__getitem__)
-
-
 def rms(values: Array) -> float:
     """Return the root mean square."""
     return float(np.mean(np.square(values))) ** 0.5
 
 
-def measure_map(report: Report, name: str, rows: int, leaves: int, m: int, seed: int) -> None:
-    """Fit leaves to a part of the cells, predict all with standard deviations, and compare at the others."""
+def measure_map(report: Report, name: str, rows: int, neighbours: int, seed: int) -> None:
+    """Krige a grid from a part of its cells, with standard deviations, and compare at the others."""
     grid, unit, rng = grid_of(name), UNITS[name], np.random.default_rng(seed)
     names = ("lat", "lon", *(("level",) if name == "ocean" else ()))
     places, truth = draw_cells(grid, rows, seed), grid["target"].values.reshape(-1)
     training = cells_at(grid, names, places)
     X, y = vectors(training, names), training["target"].values
-    split = bk.PartitionedRegressor(bk.KernelRidge(alpha="cv", n_landmarks=m, random_state=seed), leaves)
-    split.set_params(overlap=0.05, random_state=seed)
-    (sigma, nu), chosen = timed(choose_width, split, X, y, seed)
-    report.say(f"{len(X):,} cells; Matérn ν = {nu}, σ = {sigma}, chosen in {chosen:.0f} s")
-    split.set_params(posterior=True, estimator__kernel=bk.Matern(sigma=sigma, nu=nu))
-    model = make_pipeline(bk.OnSphere("lat", "lon"), split)
+    kriging = bk.Kriging(n_neighbors=neighbours, random_state=seed)
+    model = make_pipeline(bk.OnSphere("lat", "lon"), kriging)
     _, fitted = timed(model.fit, bk.cells(training, names), y)
+    report.say(f"{len(X):,} cells; {kriging.fit_report()}")
     found, seconds = timed(model.predict, bk.cells(grid, names), return_std=True)
     values, std = (found[key].transpose(*grid["target"].dims).values for key in ("prediction", "prediction_std"))
     truth[places] = np.nan
@@ -137,7 +122,7 @@ def measure_map(report: Report, name: str, rows: int, leaves: int, m: int, seed:
     test = rng.choice(len(places), min(20_000, len(places)), replace=False)
     records = [
         {
-            "method": f"{leaves} leaves × {m:,}",
+            "method": f"kriging, {neighbours} neighbours",
             **figures(wrong, spread),
             "fit": fitted,
             "each": 1e6 * seconds / values.size,
@@ -150,6 +135,7 @@ def measure_map(report: Report, name: str, rows: int, leaves: int, m: int, seed:
         Column("method", "method", left=True),
         Column("cells", "cells", ",d"),
         Column("error", f"RMSE, {unit}", ".4g"),
+        Column("crps", f"CRPS, {unit}", ".4g"),
         Column("cover", "in band", ".1%"),
         Column("fit", "fit s", ".1f"),
         Column("each", "µs a cell", ".1f"),
@@ -166,19 +152,22 @@ def measure_map(report: Report, name: str, rows: int, leaves: int, m: int, seed:
 
 def figures(wrong: Array, std: Array | None = None) -> dict[str, Any]:
     """Return number and error of cells, and the share of them within the bands."""
-    cover = None if std is None else float(np.mean(np.abs(wrong) < NORMAL_90 * std))
-    return {"cells": len(wrong), "error": rms(wrong), "cover": cover}
+    found = {"cells": len(wrong), "error": rms(wrong)}
+    if std is None:
+        return found
+    crps = float(normal_losses(wrong, std)["crps"].mean())
+    return {**found, "crps": crps, "cover": float(np.mean(np.abs(wrong) < NORMAL_90 * std))}
 
 
 def peers(X: Array, y: Array, X_test: Array, truth: Array, seed: int) -> list[dict[str, Any]]:
-    """Return the figures of local interpolation, and of an exact Gaussian process of as many rows as it can hold."""
+    """Return the figures of local interpolation, of an exact process of some rows, and of GPBoost if it is there."""
     local, local_seconds = timed(lambda: RBFInterpolator(X, y, neighbors=50, kernel="linear", degree=0)(X_test))
     some = np.random.default_rng(seed).choice(len(X), min(3000, len(X)), replace=False)
     kernel = ConstantKernel() * Matern(0.1, nu=1.5) + WhiteKernel(0.01)
     process, fitted = timed(GaussianProcessRegressor(kernel, normalize_y=True).fit, X[some], y[some])
     (mean, std), seconds = timed(process.predict, X_test, return_std=True)
     each = 1e6 / len(truth)
-    return [
+    records = [
         {"method": "RBFInterpolator, 50 neighbours", **figures(local - truth), "each": local_seconds * each},
         {
             "method": f"exact process, {len(some):,} cells",
@@ -187,6 +176,15 @@ def peers(X: Array, y: Array, X_test: Array, truth: Array, seed: int) -> list[di
             "each": seconds * each,
         },
     ]
+    if find_spec("gpboost") is not None:
+        kind = {"cov_function": "exponential", "gp_approx": "vecchia", "seed": seed}
+        vecchia, ones = import_module("gpboost").GPModel(gp_coords=X, **kind), np.ones((len(X), 1))
+        _, fitted = timed(vecchia.fit, y, ones)
+        shown = {"gp_coords_pred": X_test, "X_pred": ones[: len(X_test)], "predict_var": True}
+        found, seconds = timed(vecchia.predict, **shown)
+        scores = figures(found["mu"] - truth, np.sqrt(found["var"]))
+        records += [{"method": "GPBoost, Vecchia", **scores, "fit": fitted, "each": seconds * each}]
+    return records
 
 
 def two_maps(values: Array, std: Array, unit: str, *, paper: Paper = LIGHT) -> bytes:
@@ -297,8 +295,9 @@ def _block_nanoseconds(d: int, m: int) -> float:
 @click.command()
 @click.argument("name", type=click.Choice(["relief", "ocean", "land", "scenes", "heaton"]))
 @click.option("--rows", default=100_000, show_default=True, type=click.IntRange(100), help="Cells to learn from.")
-@click.option("--landmarks", default=1000, show_default=True, type=click.IntRange(10), help="Of a model or leaf.")
-@click.option("--leaves", default=64, show_default=True, type=click.IntRange(1), help="Of all but scenes.")
+@click.option("--landmarks", default=1000, show_default=True, type=click.IntRange(10), help="Of scenes or a leaf.")
+@click.option("--leaves", default=64, show_default=True, type=click.IntRange(1), help="Of land.")
+@click.option("--neighbours", default=100, show_default=True, type=click.IntRange(10), help="Of relief and ocean.")
 @click.option("--scenes", default=4, show_default=True, type=click.IntRange(1), help="Scenes of a million pixels.")
 @click.option("--clouds", default=2, show_default=True, type=click.IntRange(0, 2), help="Cut out of heaton.")
 @click.option("--folds", default=0, show_default=True, type=click.IntRange(0, 5), help="Of blocks and cells of heaton.")
@@ -311,6 +310,7 @@ def maps(
     rows: int,
     landmarks: int,
     leaves: int,
+    neighbours: int,
     scenes: int,
     clouds: int,
     folds: int,
@@ -334,7 +334,7 @@ def maps(
         if name == "heaton":
             measure_clouds(report, data, clouds, folds, seed)
         elif name in UNITS:
-            measure_map(report, name, rows, leaves, landmarks, seed)
+            measure_map(report, name, rows, neighbours, seed)
         else:
             measure_speed(report, name, rows, leaves, landmarks, scenes, seed)
-    report.finish({"rows": rows, "landmarks": landmarks, "leaves": leaves, "seed": seed})
+    report.finish({"rows": rows, "landmarks": landmarks, "leaves": leaves, "neighbours": neighbours, "seed": seed})
