@@ -202,8 +202,8 @@ def _adds_rows(estimator: RowsEstimator) -> str:
         return "its fit takes several sweeps of the same rows; fit all rows at once"
     if getattr(estimator, "probability", False):
         return "probabilities are calibrated on all rows; set probability=False"
-    if chosen_by_folds(getattr(estimator, "alpha", None)):
-        return "alpha='cv' chooses on folds of all rows; set a number, or 'gcv'"
+    if chosen_by_folds(alpha := getattr(estimator, "alpha", None)):
+        return f"alpha={alpha!r} chooses on folds of all rows; set a number, or 'gcv'"
     if getattr(estimator, "solver", None) == "cg":
         return "conjugate gradients keep no sums; set solver='direct'"
     return "an exact fit keeps no sums; set n_landmarks" if estimator._columns().exact else ""

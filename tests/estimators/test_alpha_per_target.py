@@ -65,6 +65,12 @@ def test_folds_choose_for_each_target_as_for_it_alone(model, monkeypatch):
         assert_allclose(split_scores(search(Y, "cv-per-target")), np.mean(scores, axis=0), rtol=1e-9)
 
 
+def test_a_constant_target_leaves_the_penalty_of_the_others():
+    alone = Ridge("cv", fit_intercept=False).fit(X + 1, Y[:, 0])
+    beside = Ridge("cv", fit_intercept=False).fit(X + 1, np.column_stack([Y[:, 0], np.full(N, 5.0)]))
+    assert beside.alpha_ <= 10 * alone.alpha_
+
+
 @pytest.mark.parametrize("scoring", ["r2", "neg_mean_absolute_error"])
 def test_a_search_compares_lists_of_penalties(scoring):
     grid = {"alpha": [1.0, list(ALPHAS), ALPHAS[::-1]]}

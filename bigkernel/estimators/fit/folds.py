@@ -141,8 +141,9 @@ class Part(NamedTuple):
         train, by_target = self.train, grid[0].by_target
         if not train.n > 0:
             return [None] * len(self.tests)
-        # each target counts by its own variance, and classes by their frequency
-        spread = np.maximum(total_spread(train) / train.n, 1e-300)
+        # each target counts by its own variance, or square if it is constant, and classes by their frequency
+        spread = total_spread(train)
+        spread = np.maximum(np.where(spread > 0, spread, train.q) / train.n, 1e-300)
         unit = spread if inputs.classes is None else np.ones_like(spread)
         sizes = spread / unit if by_target else (spread / unit).sum(keepdims=True)
         errors, totals = [list[Array]() for _ in self.tests], list[float]()
