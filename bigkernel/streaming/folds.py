@@ -145,6 +145,9 @@ class MapFolds:
             return fold
         if self.forward:
             trained = self._at(places + self.gap) < self.number
+        elif self.folds is None:  # all of the box around the place is nearer to another centre
+            squares, apart = self._squares(places), np.abs(self.lower - self.lower[self.number])
+            trained = np.any(squares[:, [self.number]] - squares > 2 * (apart * self.gap).sum(axis=1), axis=1)
         else:  # the box around the place has no part in the fold
             signs = product((-1, 0, 1), repeat=len(self.columns))
             trained = np.all([self._at(places + np.array(one) * self.gap) != self.number for one in signs], axis=0)
@@ -152,9 +155,12 @@ class MapFolds:
 
     def _at(self, places: Array) -> Array:
         if self.folds is None:
-            return np.asarray(np.square(places[:, None] - self.lower).sum(axis=2).argmin(axis=1))
+            return np.asarray(self._squares(places).argmin(axis=1))
         index = np.clip(np.floor((places - self.lower) / self.size), 0, np.array(self.folds.shape) - 1)
         return np.asarray(self.folds[tuple(index.astype(np.int64).T)])
+
+    def _squares(self, places: Array) -> Array:
+        return np.asarray(np.square(places[:, None] - self.lower).sum(axis=2))
 
 
 def hash_ids(ids: Array, seed: int) -> Array:

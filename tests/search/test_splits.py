@@ -263,6 +263,8 @@ def test_blocks_are_whole_about_as_many_in_each_fold_and_clusters_are_those_of_k
     assert (blocks.groupby("block").fold.nunique() == 1).all()
     assert (blocks.groupby("fold").block.nunique() == 8).all()
     assert (folds_at(SpatialKFold(size=9.0, random_state=1), grid) != folds_at(SpatialKFold(size=9.0), grid)).any()
+    for train, test in SpatialKFold(gap=7.0).split(grid[::5]):
+        assert np.abs(grid[::5][train][:, None] - grid[::5][test]).max(axis=2).min() >= 7
     towns = np.repeat([[0.0, 0], [9, 1], [3, 7]], [5, 9, 2], axis=0) + rng.normal(size=(16, 2)) / 9
     assert sorted(len(test) for _, test in SpatialKFold(3).split(towns)) == [2, 5, 9]
 
