@@ -169,7 +169,7 @@ def normal_scores(model: object, X: object, y: Array, sample_weight: Array | Non
     `model.predict(X, return_std=True)`. `GridSearchCV(…, refit="neg_crps")` chooses by one of them.
     """
     mean, std = map(np.asarray, model.predict(X, return_std=True))  # type: ignore[attr-defined]
-    error = np.asarray(y) - mean
+    error = np.reshape(y, mean.shape) - mean
     losses = {"rmse": error**2, "mae": np.abs(error), **normal_losses(error, std)}
     means = {name: np.average(values, axis=0, weights=sample_weight) for name, values in losses.items()}
     means["rmse"] = np.sqrt(means["rmse"])
