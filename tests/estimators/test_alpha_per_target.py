@@ -66,8 +66,8 @@ def test_folds_choose_for_each_target_as_for_it_alone(model, monkeypatch):
 
 
 def test_a_constant_target_leaves_the_penalty_of_the_others():
-    alone = Ridge("cv", fit_intercept=False).fit(X + 1, Y[:, 0])
-    beside = Ridge("cv", fit_intercept=False).fit(X + 1, np.column_stack([Y[:, 0], np.full(N, 5.0)]))
+    alone = Ridge("cv", fit_intercept=False).fit(X + 1, X[:, 0] + 0.1 * Y[:, 2])
+    beside = Ridge("cv", fit_intercept=False).fit(X + 1, np.column_stack([X[:, 0] + 0.1 * Y[:, 2], np.full(N, 5.0)]))
     assert beside.alpha_ <= 10 * alone.alpha_
 
 
