@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import uuid
 import warnings
 from abc import abstractmethod
@@ -207,9 +208,8 @@ def publishing(target: Location, *, overwrite: bool) -> Iterator[Location]:
         return
     own, other, found = target / zarr_arrays.METADATA, target / zarr_arrays.MANIFEST, _keys_in(target)
     commits = hasattr(target.store, "session")
-    unfinished = own.path not in found and any(
-        key.startswith(f"{other.path}/") and key.endswith(zarr_arrays.METADATA) for key in found
-    )
+    hides = re.compile(re.escape(f"{other.path}/") + "[0-9a-f]{16,32}/" + re.escape(zarr_arrays.METADATA))
+    unfinished = own.path not in found and any(map(hides.fullmatch, found))
     hidden = own if commits else other / (keep or uuid.uuid4().hex) / zarr_arrays.METADATA
     if resume and unfinished and hidden.path in found:
         for key in found:

@@ -184,6 +184,11 @@ def test_places_that_cannot_hold_predictions_are_refused():
     ):
         with pytest.raises(error, match=message):
             model.predict_to(BLOCKS, target)
+    foreign = MemoryStore()
+    zarr.create_array(foreign, name="manifest/of-others", shape=(3,), dtype="f8")
+    del foreign._store_dict["zarr.json"]
+    with pytest.raises(DataError, match="expected an empty place"):
+        model.predict_to(BLOCKS, foreign, overwrite=True)
 
 
 def test_stores_that_workers_cannot_open_are_refused(client, tmp_path):

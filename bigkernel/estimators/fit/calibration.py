@@ -42,8 +42,8 @@ def refuse_folds(method: Method, what: str) -> None:
     """Raise `ConfigError` for an operation that would need the sums of folds again."""
     if chosen_by_folds(method.alpha):
         raise ConfigError(
-            f"{what}: alpha={method.alpha!r} chooses by sums of folds, which are not kept; fit again, or set alpha to a "
-            "number, such as `alpha_` of the fit"
+            f"{what}: alpha={method.alpha!r} chooses by sums of folds, which are not kept; fit again, or set alpha to "
+            "a number, such as `alpha_` of the fit"
         )
     if method.probability:
         raise ConfigError(
