@@ -286,7 +286,7 @@ def predict(
     from bigkernel.cli.describe import chosen_rows, encoding_for, is_dataset, open_dataset, without_encoder
     from bigkernel.cli.ingest import open_rows
     from bigkernel.data.prediction_table import is_table
-    from bigkernel.data.readers.stores import is_url
+    from bigkernel.data.readers.stores import is_url, shown
     from bigkernel.estimators.evaluation import predict_to, whole
     from bigkernel.estimators.persistence import load_model
 
@@ -319,7 +319,7 @@ def predict(
         seconds = time.perf_counter() - start
     listed = made if isinstance(made, list) else [f"{name} {value.shape}" for name, value in made.arrays()]
     counted = {"rows": opened.n_rows} if opened else {}
-    show({**counted, "columns" if table else "arrays": listed, "seconds": seconds}, as_json=as_json, title=out)
+    show({**counted, "columns" if table else "arrays": listed, "seconds": seconds}, as_json=as_json, title=shown(out))
 
 
 @click.command()
