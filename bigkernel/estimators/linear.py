@@ -135,7 +135,7 @@ class _Linear(Regressor):
         bands, weights = getattr(self, "bands", None), getattr(self, "band_weights", None)
         if (bands is None) != (weights is None):
             found = "bands" if weights is None else "band_weights"
-            raise ConfigError(f"bands, band_weights: expected both or neither, found {found} alone")
+            raise ConfigError(f"bands, band_weights: expected both or neither, found only {found}")
         if bands is not None:
             names, bands = np.unique(np.asarray(bands), return_inverse=True)
             weights = np.atleast_1d(np.asarray(weights, np.float64))

@@ -179,8 +179,8 @@ def test_a_search_compares_bands_and_their_weights_from_one_sweep():
     [
         ({"bands": [0, 1], "band_weights": [1, 1]}, DataError, r"band of each of 5 columns, found shape \(2,\)"),
         ({"bands": BANDS[:, None], "band_weights": [1, 1]}, DataError, r"found shape \(5, 1\)"),
-        ({"bands": BANDS}, ConfigError, "both or neither, found bands alone"),
-        ({"band_weights": [1, 2]}, ConfigError, "both or neither, found band_weights alone"),
+        ({"bands": BANDS}, ConfigError, "both or neither, found only bands"),
+        ({"band_weights": [1, 2]}, ConfigError, "both or neither, found only band_weights"),
         ({"bands": BANDS, "band_weights": [[0, 0], [1, 1]], "alpha": "cv"}, ConfigError, "of 2 bands, not all 0"),
         ({"bands": BANDS, "band_weights": np.ones((0, 2)), "alpha": "cv"}, ConfigError, "weights ≥ 0 of 2 bands"),
         ({"bands": BANDS, "band_weights": [1, 2, 3]}, ConfigError, "weights ≥ 0 of 2 bands"),
